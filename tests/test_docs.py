@@ -186,6 +186,8 @@ def test_the_code_in_a_document_runs(path, server_of_pages):
     deliver_to_handlers(names, not_called(found, called))
     if path.name == "workers.rst" and path.parent.name == "howto":
         call_the_functions_about_workers(names)
+    if path.name == "tasks.rst" and path.parent.name == "howto":
+        call_the_functions_about_tasks(names)
     assert not_called(found, called) == [], f"{path}: nothing calls these functions"
 
 
@@ -322,6 +324,10 @@ def call_the_functions_about_workers(page: dict[str, Any]) -> None:
     assert page["timed"](lambda: 7, mock.Mock(id="1")) == 7
     page["report"](mock.Mock())
     assert page["report_payload"]() == b"{}"
+
+
+def call_the_functions_about_tasks(page: dict[str, Any]) -> None:
+    """Call the tasks of howto/tasks.rst."""
     assert page["send_receipt_mail"](17) == "sent 17"
     assert (page["send_mail"]("a@b"), page["clean_up"]()) == (None, None)
 

@@ -127,6 +127,7 @@ def test_ordered_consume(js, errors, callback):
     assert isinstance(found[0], UnfinishedError)
 
 
+@pytest.mark.server(">=2.11")
 @each_kind
 def test_consumer_group(js, errors, callback):
     js.create_stream(name="G", subjects=["g.*"])
