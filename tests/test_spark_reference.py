@@ -1,4 +1,4 @@
-"""The tables of ``docs/reference/spark.rst`` are those of the code."""
+"""The tables of ``docs/reference/spark.rst`` are those of the code, and examples name rows as they should."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from jetstream_sync.spark.options import ReadOptions, WriteOptions
 from jetstream_sync.spark.schema import BUCKET_TYPES, READ_TYPES
 from jetstream_sync.spark.writing.rows import BUCKET_WRITE_TYPES, WRITE_TYPES
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "spark.rst"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "reference" / "spark.rst"
 _TITLE = re.compile(r"^(\S.*)\n-+$", re.MULTILINE)
 _ROW = re.compile(r"^   \* - ``(\w+)``\n     -(?: (.*))?$", re.MULTILINE)
 _CODE = re.compile(r"``(.+?)``")
@@ -77,3 +78,12 @@ def test_page_describes_every_public_name():
         re.findall(r"^\.\. (?:auto)?\w+:: (?:\S+\.)?(\w+)", PAGE.read_text(), re.MULTILINE)
     )
     assert set(spark.__all__) <= described
+
+
+def test_no_example_names_the_rows_of_batches_by_their_number():
+    """A number of a batch repeats with a new checkpoint, so a jobId of it would drop the rows of the second query."""
+    pages = [*DOCS.rglob("*.rst"), *(DOCS / "howto" / "apps").rglob("*.py")]
+    found = [line for page in pages for line in page.read_text("utf-8").splitlines()]
+    given = [line for line in found if re.search(r"""["']?jobId["']?\s*[:=,]""", line)]
+    # A fixed name of a job outside queries; the page itself runs it twice.
+    assert given == ['   again = {**options, "jobId": "import of May"}']

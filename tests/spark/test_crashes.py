@@ -17,6 +17,7 @@ SEED = int(os.environ.get("JETSTREAM_SYNC_KILL_SEED", "1"))
 NEW_SEED = int(os.environ.get("JETSTREAM_SYNC_KILL_SEED", time.time_ns() % 1_000_000))
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS * 2 + 400)]
+NEEDS_BATCHES = pytest.mark.server(">=2.12")
 
 
 def _held(outcome: Outcome) -> None:
@@ -46,6 +47,19 @@ def test_each_message_is_written_exactly_once(delivery, retention, master):
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
+@NEEDS_BATCHES
+def test_filtered_mirrors_change_nothing():
+    """A mirror answers direct gets for its origin, here for the source and for the records in the target."""
+    need_java()
+    kinds = ("driver", "worker")
+    given = {"delivery": "transaction", "read_mode": "direct", "trouble": "mirror"}
+    outcome = run(SEED, 300, **given, kinds=kinds, kills=2, tell=print)
+    _held(outcome)
+    assert outcome.kills == dict.fromkeys(kinds, 1)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
 def test_an_executor_is_killed_while_it_reads_and_while_it_writes():
     """The tasks of both stages run again on another executor, and each message is written once."""
     need_java()
@@ -67,9 +81,6 @@ def test_exactly_once_in_a_long_run(delivery, retention, master):
     need_java()
     outcome = run(SEED, 300, delivery=delivery, retention=retention, master=master, tell=print)
     _held(outcome)
-
-
-NEEDS_BATCHES = pytest.mark.server(">=2.12")
 
 
 def _transaction(*arguments: object) -> object:

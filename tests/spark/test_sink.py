@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 #: The subject prefix of the write checkpoints of ``transaction``.
 NOTES = "notes"
 EXACT = ("window", "transaction")
+FROM_KAFKA = Path(__file__).parents[2] / "docs/howto/spark-from-kafka.rst"
 
 
 class SinkStream:
@@ -478,19 +481,22 @@ def test_write_to_a_table(spark, target):
 
 @pytest.mark.full
 def test_update_mode_with_foreach_batch(spark, target, lines, tmp_path):
-    """A repeated batch of foreachBatch stores each row once, and a query with a new checkpoint stores its own."""
+    """
+    A repeated batch of foreachBatch stores each row once, and a query with a new checkpoint stores its own.
+
+    The code is that of the page.
+    """
+    blocks = re.findall(r"code-block:: python\n\n((?:\n|   .*\n)+)", FROM_KAFKA.read_text("utf-8"))
+    (block,) = (textwrap.dedent(item) for item in blocks if ".foreachBatch(" in item)
     target.make()
     lines.add(4)
     counts = lines.read(spark).groupBy("data").count().selectExpr("cast(count AS string) AS data")
-
-    def write(rows: DataFrame, _batch: int) -> None:
-        save(rows, target.options(subject=target.subject()))
-
+    code = block.replace('"TOTALS"', repr(target.name)).replace('"totals"', repr(target.subject()))
+    given = {"servers": target.server.url, "totals": counts}
     for checkpoint in (tmp_path / "first", tmp_path / "first", tmp_path / "second"):
-        query = counts.writeStream.outputMode("update").foreachBatch(write)
-        query.option("checkpointLocation", str(checkpoint)).trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        options = f'option("checkpointLocation", {str(checkpoint)!r}).trigger(availableNow=True)'
+        exec(code.replace(".start()", f".{options}.start()"), given)
+        given["query"].awaitTermination()
         forget_commit(checkpoint, 0)
     assert target.payloads() == [b"1"] * 8
 

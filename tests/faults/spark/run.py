@@ -20,7 +20,8 @@ proxies, which cut all of them for seconds, or one of them in the middle of a me
 With ``--trouble restore`` the checkpoint of the query is replaced by an older copy: with transactions the query must
 end and store nothing. With ``--trouble limits`` the target keeps a few messages of each subject, and in the end the last
 batch is repeated. With ``--trouble filter`` the query reads few messages of a source
-whose messages expire while it runs, after it has read all matches so far.
+whose messages expire while it runs, after it has read all matches so far. With ``--trouble mirror`` each stream has a
+mirror with a few of its messages, which answers direct gets for it.
 With ``--in-batches`` a program copies one range after the other with ``spark.read`` and ``df.write``, and repeats the
 job of a crash with its ``jobId``.
 
@@ -72,8 +73,8 @@ DELIVERIES = ("window", "transaction")
 RETENTIONS = ("limits", "workqueue", "interest")
 READ_MODES = ("auto", "pull", "direct")
 #: What makes exactly once harder: nothing; a checkpoint that is copied back; a target in which few messages of each
-#: subject stay; a filter that few messages match, in a source whose messages expire.
-TROUBLES = ("none", "restore", "limits", "filter")
+#: subject stay; a filter that few messages match, in a source whose messages expire; filtered mirrors.
+TROUBLES = ("none", "restore", "limits", "filter", "mirror")
 #: How many messages of each subject a target with limits keeps.
 _KEPT = 20
 #: Texts in the command lines of Spark processes.
@@ -297,6 +298,14 @@ class _Run:
                     duplicate_window=_ns(3600 if self.outcome.delivery == "window" else 0.1),
                 )
             )
+            if self.outcome.trouble == "mirror":
+                for name, subject in (("SOURCE", "IN.0"), ("SINK", "OUT.0")):
+                    mirror = {"name": name, "filter_subject": subject}
+                    made = raw.api(
+                        f"STREAM.CREATE.M_{name}", name=f"M_{name}", mirror=mirror, storage="file"
+                    )
+                    _made(made)
+                    assert made["config"]["mirror_direct"], made
         self._publisher.start()
         self._start()
 
