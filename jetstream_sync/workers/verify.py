@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _AGAIN_S: Final = 2.0
 #: Number of comparisons of a stream with its consumer while they differ.
 _READINGS: Final = 10
+#: Number of digits of the time in nanoseconds that the id of a call of a schedule ends with.
+_TIME_DIGITS: Final = 19
 _TARGET: Final = "Nats-Schedule-Target"
 
 
@@ -73,9 +75,8 @@ def _disagreements(
         letters.update(letter.subject for letter in DeadLetters(js).find(stream))
     keeps = {calls.prefix: isinstance(handler.dead_letters, str) for calls, handler in queues}
     for record, task in records:
-        # A call of a schedule has the time of its message in its id.
         subject = task.queue.of(record).subject_of(task.name, record.id)
-        tick = subject.rpartition("-")[0]
+        tick = _tick_subject(subject)
         is_stored = messages[subject] + messages[tick] > 0
         where = f"call {record.id} of task {task.name} is {record.status}"
         if record.status == CallStatus.FAILED:
@@ -92,6 +93,12 @@ def _disagreements(
         if not record.has_ended and not is_stored and not _waits(record, task):
             found.append(f"{where}, and no message of it is stored")
     return found
+
+
+def _tick_subject(subject: str) -> str:
+    """Return the subject of the message of a call that a schedule may have made; another call has it unchanged."""
+    start, _, time_ns = subject.rpartition("-")
+    return start if time_ns.isdigit() and len(time_ns) == _TIME_DIGITS else subject
 
 
 def _records(
