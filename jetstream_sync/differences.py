@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from .codec import Record, encode
 from .durations import duration_text
@@ -95,22 +95,23 @@ def normalized(value: Any, default: Any = None) -> Any:
     return value
 
 
-_FORMATTERS: Final[list[tuple[type, Callable[[Any], str]]]] = [
-    (bool, lambda value: "true" if value else "false"),
-    (timedelta, duration_text),
-    (str, str),
-    (int, str),
-]
-
-
 def _shown(config: Record, name: str, encoded: Mapping[str, Any]) -> str:
     """Return the value of a field as text: durations with units, other values as JSON."""
-    value, wire = getattr(config, name, None), encoded.get(name)
+    wire = encoded.get(name)
     if wire is None:
         return "-"
-    for kind, form in _FORMATTERS:
-        if isinstance(value, kind):
-            return form(value)
-    if isinstance(wire, list) and all(isinstance(item, str) for item in wire):
-        return ", ".join(wire)
-    return json.dumps(wire, ensure_ascii=False)
+    shown = _readable(getattr(config, name, None), wire)
+    if isinstance(shown, list) and all(isinstance(item, str) for item in shown):
+        return ", ".join(shown)
+    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+
+
+def _readable(value: Any, wire: Any) -> Any:
+    """Return the JSON of a value in which durations have units, also inside of records and lists."""
+    if isinstance(value, timedelta):
+        return duration_text(value)
+    if isinstance(value, Record) and isinstance(wire, dict):
+        return {name: _readable(getattr(value, name, None), item) for name, item in wire.items()}
+    if isinstance(value, (list, tuple)):
+        return [_readable(*pair) for pair in zip(value, wire, strict=True)]
+    return wire

@@ -57,10 +57,10 @@ class BucketConfig(Record):
     )
     """Maximum size of the bucket in bytes; a write above it fails. Default: no limit."""
 
-    storage: StorageType | str | None = None
+    storage: StorageType | str | None = setting(default=None, server_default="file")
     """Where the data is stored; default ``file``. Not updatable."""
 
-    replicas: int | None = setting(default=None, low=1, high=5)
+    replicas: int | None = setting(default=None, low=1, high=5, server_default=1)
     """Number of replicas in a cluster, 1 to 5; default 1."""
 
     placement: Placement | None = setting(default=None, flags="")
@@ -122,7 +122,7 @@ class KeyValueConfig(BucketConfig):
     )
     """Maximum size of a value with its headers, in bytes; default: no limit."""
 
-    history: int | None = setting(default=None, low=1, high=MAX_HISTORY)
+    history: int | None = setting(default=None, low=1, high=MAX_HISTORY, server_default=1)
     """Number of revisions to keep per key, 1 to 64; default 1."""
 
     limit_marker_ttl: Duration = setting(

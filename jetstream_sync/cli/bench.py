@@ -30,7 +30,7 @@ from .output import note, size
 from .render import Block, Field, show_blocks, show_progress
 from .settings import Settings, command
 from .status import CommandError
-from .values import FROM_1, SIZE, Parsed, option, with_options
+from .values import FROM_1, SIZE, Parsed, allow_one, option, with_options
 
 if TYPE_CHECKING:
     import threading
@@ -453,7 +453,10 @@ _RATE: Final = option(
     "Maximum messages per second of all clients together.",
     click.FloatRange(0, min_open=True),
 )
-_SUBJECT: Final = option("--subject SUBJECT", "Subject of the messages.", default="jsm.bench")
+_SUBJECT: Final = with_options(
+    click.argument("given", metavar="[SUBJECT]", required=False),
+    option("--subject SUBJECT", "Subject of the messages.  [default: jsm.bench]"),
+)
 _BATCH: Final = option("--batch N", "Maximum number of messages in a request.", FROM_1, default=500)
 _STORED: Final = (
     option(
@@ -481,8 +484,11 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
         ),
         *more,
     )
-    def measure(settings: Settings, clients: int, **options: Any) -> None:
+    def measure(settings: Settings, clients: int, given: str | None = None, **options: Any) -> None:
         own = uuid.uuid4().hex[:12]
+        if "subject" in options:
+            allow_one({"SUBJECT": given, "--subject": options["subject"]})
+            options["subject"] = given or options["subject"] or "jsm.bench"
         options = {"subject": f"jsm.bench.{own}", **options}
         check_publish_subject(options["subject"])
         workload = Workload(name=f"JSM_BENCH_{own}", **options)

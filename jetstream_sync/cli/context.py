@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +28,7 @@ from .settings import (
     command,
     read_password,
 )
-from .status import CommandError
+from .status import CommandError, one_line
 from .values import force_option, names_option, option
 
 
@@ -221,6 +223,56 @@ def edit(settings: Settings, *, name: str | None) -> None:
         store.save(name, fields)
     text = f"Context {name} was changed" if changed else "Nothing was changed"
     emit_text(settings, {"context": name, "changed": changed}, text)
+
+
+@command()
+@_NAME
+@option("--connect", "Also connect, with the login of each context only.", to="connecting")
+def validate(settings: Settings, *, name: str | None, connecting: bool) -> None:
+    """
+    Check the file, the addresses and the named files of a context; without a name, of all contexts.
+
+    The exit status is 1 if a context is invalid.
+    """
+    store = _contexts(settings)
+    if name is not None:
+        store.must_exist(name)
+    results: dict[str, str] = {}
+    for item in store.names() if name is None else [name]:
+        try:
+            _validate(settings, item, store.load(item), connecting=connecting)
+        except (errors.Error, CommandError, OSError) as error:
+            results[item] = one_line(error)
+        else:
+            results[item] = ""
+    lines = [f"{item}: {fault or 'valid'}" for item, fault in results.items()]
+    document = [
+        {"context": item, "valid": not fault, **({"error": fault} if fault else {})}
+        for item, fault in results.items()
+    ]
+    emit_text(settings, document, "\n".join(lines) or "No contexts defined")
+    if any(results.values()):
+        raise click.exceptions.Exit(ExitStatus.FAILED)
+
+
+def _validate(settings: Settings, name: str, fields: dict[str, Any], *, connecting: bool) -> None:
+    servers = fields.get("url") or DEFAULT_SERVER
+    parse_servers(servers)
+    for part in LOGIN_PARTS.values():
+        value = fields.get(part.key or "")
+        if value and part.metavar == "FILE" and not scheme_of(value):
+            Path(os.path.expandvars(value)).expanduser().read_bytes()
+    if connecting:
+        # Without other logins: options and variables would send them to the servers of every context.
+        login = {part.name for part in LOGIN_PARTS.values()}
+        given = {key: value for key, value in settings.given.items() if key not in login}
+        given |= {"context": name, "no_context": False, "servers": servers.split(",")}
+        own = {
+            key: text for key, text in settings.env.variables.items() if not key.startswith("NATS_")
+        }
+        alone = replace(settings, given=given, env=replace(settings.env, variables=own), kept={})
+        with alone.connection():
+            pass
 
 
 @command()

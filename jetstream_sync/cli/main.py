@@ -361,6 +361,7 @@ _CONTEXT: Final = {
     "unselect": Entry("Clear the selection.", "context", "deselect clear"),
     "previous": Entry("Select the previously selected context.", "context", "prev -"),
     "edit": Entry("Edit a context with $VISUAL or $EDITOR.", "context"),
+    "validate": Entry("Check contexts.", "context"),
     "rm": Entry("Delete contexts.", "context", "delete del"),
 }
 _WORKER: Final = {

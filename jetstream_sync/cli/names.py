@@ -16,7 +16,7 @@ from ..subjects import KV_PREFIX, check_consumer_name, check_stream_name
 from .output import note
 from .prompts import Asker
 from .settings import Settings
-from .status import CommandError, did_you_mean, not_found
+from .status import CommandError, did_you_mean, exit_status, hint_of, not_found, noun_of
 from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:
@@ -62,6 +62,14 @@ def suggesting(js: JetStream, stream: str, consumer: str = "") -> Iterator[None]
         close = did_you_mean(consumer, js.consumer_names(stream))
         text = f'stream {stream} has no consumer "{consumer}"{close}'
         raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
+    except (errors.RequestTimeoutError, errors.ServiceUnavailableError) as error:
+        try:
+            js.stream_names()
+        except (errors.TimeoutError, errors.ServiceUnavailableError) as cause:
+            # Only the meta leader knows that a stream does not exist.
+            text = f"{noun_of(stream)} does not answer, and without a meta leader it is not known whether it exists"
+            raise CommandError(text, exit_status(error), hint=hint_of(cause)) from error
+        raise
 
 
 # --- consumers ----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..exit_status import exit_status as status_of
+from ..subjects import KV_PREFIX, OBJECT_PREFIX
 from .env import STANDARD_OUTPUT, readable
 
 #: The meaning of each exit status, for the help.
@@ -118,7 +119,10 @@ _OF_SERVER: Final = r"\$JS\.|\$SYS\.|\$SRV\.|(?:\S+\.)?API\."
 #: The text and the remedy by err_code, where the server's text does not say what is wrong: there is no meta leader, or
 #: the servers of a stream or a consumer are down.
 _OUTAGES: Final[dict[int, tuple[str, str]]] = {
-    errors.ErrorCode.CLUSTER_NOT_AVAILABLE: ("JetStream has no meta leader", _SEE_HEALTH),
+    errors.ErrorCode.CLUSTER_NOT_AVAILABLE: (
+        "JetStream has no meta leader: nothing was created or changed",
+        _SEE_HEALTH,
+    ),
     errors.ErrorCode.STREAM_OFFLINE: (
         "the stream is unreachable: its servers are offline",
         _SEE_LISTS,
@@ -162,15 +166,23 @@ def _outage(error: BaseException) -> tuple[str, str] | None:
     return _silence(error) if isinstance(error, errors.RequestTimeoutError) else None
 
 
+def noun_of(stream: str) -> str:
+    """Return what users call a stream: its name, or the bucket or object store that it is."""
+    for prefix, noun in ((KV_PREFIX, "bucket"), (OBJECT_PREFIX, "object store")):
+        if stream.startswith(prefix):
+            return f"{noun} {stream.removeprefix(prefix)}"
+    return f"stream {stream}"
+
+
 def _silence(error: errors.RequestTimeoutError) -> tuple[str, str]:
     """Return what it means that a request has no reply, and the remedy."""
     found = re.fullmatch(_OF_OBJECT, error.subject)
     kind, request, stream, consumer = found.groups() if found is not None else [None] * 4
-    what = f"stream {stream}"
+    what = noun_of(stream or "")
     if kind == "CONSUMER" and consumer is not None:
         what = f"consumer {stream} > {consumer}"
     elif kind == "CONSUMER" and request in _CHANGES:
-        what = f"a consumer of stream {stream}"
+        what = f"a consumer of {what}"
     if request in _CHANGES:
         done = f"{what} may have been {_CHANGES[request]}"
         return f"the servers did not confirm in time; {done}{error.outage}", _SEE_LISTS

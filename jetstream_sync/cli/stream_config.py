@@ -33,7 +33,7 @@ from .names import (
 from .output import counted
 from .prompts import Asker
 from .settings import Settings, command
-from .status import CommandError
+from .status import CommandError, exit_status, hint_of
 from .streams import show_info
 from .values import STREAM_NAME, allow_one, force_option, option
 
@@ -117,6 +117,9 @@ def _create(
         found = js.get_stream(config.name)
     except errors.StreamNotFoundError:
         return js.create_stream(config), created
+    except errors.RequestTimeoutError as error:
+        text = f"nothing was created: no server said whether stream {config.name} exists"
+        raise CommandError(text, exit_status(error), hint=hint_of(error)) from error
     if if_not_exists:
         return found, "exists"
     if update:

@@ -218,6 +218,10 @@ def test_fields_that_are_not_in_the_file(jsm, raw, tmp_path):
     assert "not managed: allow_direct: true; max_age: 1h0m0s" in shown
     (item,) = jsm("apply", "-f", path, "--dry-run", "-j").ok().json["items"]
     assert [entry["field"] for entry in item["not_managed"]] == ["allow_direct", "max_age"]
+    bucket = file_of(tmp_path, {"buckets": [{"bucket": "B"}], "object_stores": [{"bucket": "O"}]})
+    jsm("apply", "-f", bucket).ok()
+    assert "not managed" not in jsm("apply", "-f", bucket, "--dry-run").ok().out
+    path = file_of(tmp_path, {"streams": [{"name": "S", "subjects": ["s"]}]})
     strict = jsm("apply", "-f", path, "--strict").ok().out
     assert "max_age: 1h0m0s -> -" in strict
     assert configs(raw)["S"]["max_age"] == 0
@@ -299,3 +303,23 @@ def test_yaml_needs_pyyaml(jsm, raw, tmp_path, monkeypatch):
     refused = jsm("apply", "-f", str(file))
     assert refused.status == 2
     assert "PyYAML" in refused.err
+
+
+def test_durations_in_lists_and_records_have_units(jsm, tmp_path):
+    """No duration of a difference is shown in nanoseconds."""
+    document = {
+        "streams": [
+            {
+                "name": "S",
+                "consumers": [{"name": "C", "max_deliver": 5, "backoff": ["1s", "2m"]}],
+                "consumer_limits": {"inactive_threshold": "1h"},
+            }
+        ]
+    }
+    path = file_of(tmp_path, document)
+    jsm("apply", "-f", path).ok()
+    text = Path(path).read_text().replace("2m", "3m").replace("1h", "2h")
+    Path(path).write_text(text)
+    shown = jsm("apply", "-f", path, "--dry-run").ok().out
+    assert "backoff: 1s, 2m0s -> 1s, 3m0s" in shown
+    assert '{"inactive_threshold": "1h0m0s"} -> {"inactive_threshold": "2h0m0s"}' in shown

@@ -50,6 +50,14 @@ def test_sub_receives_messages_of_other_clients(jsm, peer):
     assert (child.returncode, json.loads(out)["messages"]) == (0, 5)
 
 
+def test_the_subject_may_be_an_argument(jsm, raw):
+    """The messages are published to the subject that is given as for nats, and it is given once."""
+    raw.api("STREAM.CREATE.O", name="O", subjects=["o.*"])
+    jsm("bench", "pub", "o.a", "--msgs", "7").ok()
+    wait_until(lambda: raw.api("STREAM.INFO.O")["state"]["messages"] == 7)
+    assert jsm("bench", "pub", "o.a", "--subject", "o.b").status == 2
+
+
 def test_rate_limits_all_clients_together(jsm):
     """With --rate all clients together do not exceed the rate."""
     args = ("--msgs", "100", "--rate", "400", "--clients", "2", "-j")

@@ -13,6 +13,7 @@ import pytest
 from fixtures.jsm import Result, run_jsm
 
 from jetstream_sync.cli.context_store import Contexts
+from jetstream_sync.server import NatsServer
 
 #: The keys of ADR-21, which are all in every file.
 ADR_21 = [
@@ -395,3 +396,25 @@ def test_a_reference_to_a_secret_is_kept_and_shown(home):
     shown = home("info", "a", "-j").ok().json
     for key in ("password", "creds", "nkey", "token"):
         assert shown[key] == fields[key]
+
+
+def test_contexts_are_validated_by_themselves(home, tmp_path):
+    """A missing file and a wrong address are named; no other login is sent to the server of a context."""
+    with (
+        NatsServer(config="authorization { user: me, password: right }") as server,
+        NatsServer() as other,
+    ):
+        home("add", "good", "-s", server.url, "--user", "me", "--password", "right").ok()
+        home("add", "bad", "-s", server.url, "--user", "me", "--password", "wrong").ok()
+        home("add", "lost", "--creds", str(tmp_path / "lost.creds")).ok()
+        assert home("validate", "good", "--connect").ok().out == "good: valid\n"
+        found = home("validate", "-j")
+        faults = {item["context"]: item.get("error", "") for item in found.json}
+        assert found.status == 1
+        assert faults["good"] == faults["bad"] == ""
+        assert "lost.creds" in faults["lost"]
+        login = {"NATS_USER": "me", "NATS_PASSWORD": "right", "NATS_URL": other.url}
+        refused = home("validate", "bad", "--connect", **login)
+        assert refused.status == 1
+        assert "bad: valid" not in refused.out
+    assert home("validate", "nope").status == 3

@@ -351,6 +351,21 @@ def test_checks_and_dead_letters_while_a_server_is_down(account):
     assert account.jsm("stream", "rm", "R1_00", "-f", "--timeout", "2s").status == 3
 
 
+@pytest.mark.parametrize("account", [1], indirect=True)
+def test_what_does_not_exist_without_a_meta_leader(account):
+    """What cannot be asked is not called unreachable, and a refused creation says that it created nothing."""
+    first, _, third = account.cluster.servers
+    first.kill()
+    third.kill()
+    wait_until(lambda: "no meta leader: nothing" in account.jsm("stream", "ls").err, 60)
+    # Only the meta leader knows what does not exist.
+    for words in (("stream", "info", "NOSUCH"), ("consumer", "ls", "NOSUCH")):
+        result = account.jsm(*words, "--timeout", "2s")
+        assert "without a meta leader it is not known whether it exists" in result.err, words
+    result = account.jsm("stream", "add", "BRANDNEW", "--subjects", "brandnew", "--defaults")
+    assert "nothing was created" in result.err
+
+
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("account", [15], indirect=True)

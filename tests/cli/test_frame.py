@@ -458,6 +458,8 @@ def test_json_is_utf_8_whatever_the_locale_says(jsm, encoding):
         ("JS.hub.API.STREAM.INFO.ORDERS", "stream ORDERS is unreachable"),
         ("JS.hub.API.STREAM.DELETE.ORDERS", "stream ORDERS may have been deleted"),
         ("JS.hub.API.STREAM.NAMES", "it may have no meta leader"),
+        ("$JS.API.STREAM.INFO.KV_CONFIG", "bucket CONFIG is unreachable"),
+        ("$JS.API.STREAM.CREATE.OBJ_FILES", "object store FILES may have been created"),
         ("$KV.CONFIG.a", "a stream may have stored the message"),
     ],
 )

@@ -87,6 +87,7 @@ LINES = {
     "context unselect": "",
     "context previous": "",
     "context edit": "prod",
+    "context validate": "",
     "context rm": "prod --force",
     "top": "--once",
     "worker ls": "",
