@@ -297,7 +297,9 @@ def restore(
         if config.name != saved.info.config.name:
             raise CommandError(
                 f"{file}: the name {config.name} differs from the stream in the backup, "
-                f"{saved.info.config.name}: a restore cannot rename a stream"
+                f"{saved.info.config.name}: a restore cannot rename a stream",
+                hint=f"restore it under its name, then copy it with 'jsm stream add {config.name} "
+                f"--source {saved.info.config.name}'",
             )
     if replicas is not None:
         config = replace(config, num_replicas=replicas)

@@ -117,6 +117,11 @@ def test_a_restore_may_change_the_config(orders, raw, tmp_path):
     file.write_text(json.dumps({**config, "description": "from a backup"}))
     orders("stream", "restore", str(target), "--config", str(file), "--replicas", "1").ok()
     assert raw.api("STREAM.INFO.ORDERS")["config"]["description"] == "from a backup"
+    # The hint of the refusal makes the copy.
+    hint = "jsm stream add OTHER --source ORDERS"
+    assert hint in refused.err
+    orders(*hint.split()[1:], "--subjects", "other", "--defaults").ok()
+    wait_until(lambda: raw.api("STREAM.INFO.OTHER")["state"]["messages"] == 299)
 
 
 def test_an_existing_stream_needs_overwrite(orders, raw, tmp_path):
