@@ -57,7 +57,8 @@ class DirectReader:
     """
     Reads a range with direct gets, or with one request to the leader for each message; for one thread.
 
-    It asks the leader where it is told to, and if the server is older than 2.11. `responses` raises `RangeStalledError` if another stream replies to a direct get.
+    It asks the leader where it is told to, and if the server is older than 2.11. `responses` raises `RangeStalledError`
+    if another stream replies to a direct get.
     """
 
     def __init__(self, api: APIRequests, task: ReadTask, *, asks_leader: bool = False) -> None:
