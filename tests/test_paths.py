@@ -16,8 +16,8 @@ pytestmark = [
 LIMITS = {
     "publish": 8,
     "fetch(1)": 8,
-    "first entry of kv.watch()": 24,
-    "one message of a worker": 23,
+    "first entry of kv.watch()": 26,
+    "one message of a worker": 24,
 }
 
 

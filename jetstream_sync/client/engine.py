@@ -26,7 +26,7 @@ from .encoder import FastEncoder, MessageEncoder
 from .events import CallbackThreads, Events, is_deliberate_close
 from .mailbox import SubscriptionState
 from .reader import Reader
-from .request import RequestMux
+from .request import RequestMux, warn_in_event_loop
 from .state import ConnectionState, ConnectionStatus, StateEvent, closed_error_for
 from .subscription_table import SubscriptionTable
 from .threads import (
@@ -36,7 +36,6 @@ from .threads import (
     check_patches,
     join,
     spawn,
-    warn_in_event_loop,
 )
 from .tracing import Tracer
 from .transport import Transport, TransportOpener

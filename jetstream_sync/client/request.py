@@ -12,6 +12,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
+import warnings
 
 from .. import errors
 from ..headers import HeadersLike, is_no_responders
@@ -24,8 +27,28 @@ from .events import closed_before
 from .mailbox import MessageReceiver, ResultSlot, SubscriptionState, copy_exception
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable
-from .threads import warn_in_event_loop
+from .threads import caller
 from .writer import Writer
+
+#: The lines for which `warn_in_event_loop` has warned.
+_warned: dict[str | tuple[str, type[Warning], int], int] = {}
+
+
+def warn_in_event_loop() -> None:
+    """Warn if the main thread runs an asyncio event loop, which a call that waits stops."""
+    loops = sys.modules.get("asyncio.events")
+    if loops is None or loops._get_running_loop() is None:  # noqa: SLF001 - documented
+        return
+    # In a notebook, a cell runs in the event loop, and nothing else has to run meanwhile. A loop in another
+    # thread, such as that of fsspec, runs for callers that wait for it.
+    if "ipykernel" in sys.modules or threading.current_thread() is not threading.main_thread():
+        return
+    warnings.warn_explicit(
+        "a blocking call in an event loop stops all of its tasks; use asyncio.to_thread() or nats-py",
+        RuntimeWarning,
+        *caller(),
+        registry=_warned,
+    )
 
 
 class RequestMux(MessageReceiver):

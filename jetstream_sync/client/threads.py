@@ -16,7 +16,6 @@ import logging
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -29,9 +28,6 @@ from ..net.clock import FOREVER, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.threads")
 
-#: The lines for which `warn_in_event_loop` has warned.
-_warned: dict[str | tuple[str, type[Warning], int], int] = {}
-
 
 def caller() -> tuple[str, int]:
     """Return the file and line that called this package, for a warning."""
@@ -40,23 +36,6 @@ def caller() -> tuple[str, int]:
     while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(f"{package}."):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
-
-
-def warn_in_event_loop() -> None:
-    """Warn if the main thread runs an asyncio event loop, which a call that waits stops."""
-    loops = sys.modules.get("asyncio.events")
-    if loops is None or loops._get_running_loop() is None:  # noqa: SLF001 - documented
-        return
-    # In a notebook, a cell runs in the event loop, and nothing else has to run meanwhile. A loop in another
-    # thread, such as that of fsspec, runs for callers that wait for it.
-    if "ipykernel" in sys.modules or threading.current_thread() is not threading.main_thread():
-        return
-    warnings.warn_explicit(
-        "a blocking call in an event loop stops all of its tasks; use asyncio.to_thread() or nats-py",
-        RuntimeWarning,
-        *caller(),
-        registry=_warned,
-    )
 
 
 class ForkAware(Protocol):

@@ -11,13 +11,13 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import JetStream
-from jetstream_sync.client import threads
+from jetstream_sync.client import request
 from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture(autouse=True)
 def _no_warning_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_warned", {})
+    monkeypatch.setattr(request, "_warned", {})
 
 
 def test_a_connect_in_an_event_loop_warns(nats_server: NatsServer):
