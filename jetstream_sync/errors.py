@@ -143,7 +143,9 @@ class RequestTimeoutError(TimeoutError):
     """The subject of the request."""
     outage: str = ""
     """How long there has been no connection, as the end of the text; empty: there is one."""
-    _template = "no reply on {subject!r} in time{outage}"
+    hint: str = ""
+    """What the silence may mean, as the end of the text; empty: nothing is known."""
+    _template = "no reply on {subject!r} in time{outage}{hint}"
 
 
 class DrainTimeoutError(TimeoutError):
@@ -630,6 +632,17 @@ class ConsumerGroupNotFoundError(NotFoundError):
 
 class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,), transient=False):
     """JetStream is disabled on this server."""
+
+
+class DomainUnreachableError(JetStreamNotEnabledError):
+    """A JetStream domain does not answer: a leaf node connection is down, or the name is wrong."""
+
+    domain: str = ""
+    """The name of the domain."""
+
+
+class NoLeaderError(ServiceUnavailableError, err_codes=(10008,), transient=True):
+    """The cluster has no meta leader, or the consumer has no leader: a majority of their servers is needed."""
 
 
 class JetStreamNotEnabledForAccountError(

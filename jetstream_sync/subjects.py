@@ -325,6 +325,11 @@ class Routes(Frozen):
         """Whether an account import defines the prefix, which is not the default or a domain's."""
         return not (self.prefix.startswith("$JS.") and self.prefix.endswith(".API"))
 
+    @property
+    def domain(self) -> str | None:
+        """The domain of the prefix; ``None``: that of the server, or an import."""
+        return None if self.imported else self.prefix[4:-4] or None
+
     def is_reading(self, route: str) -> bool:
         """Return whether a request to one of these subjects changes nothing, so that it can be repeated."""
         return route[len(self.prefix) + 1 :].startswith(_READING)

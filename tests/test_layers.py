@@ -187,7 +187,7 @@ THREADS_FILES |= {"pytest_plugin/__init__.py"}
 
 MAX_FILE_LINES = 900
 #: A list of short classes, which users find in one module.
-LONG_FILES = {"errors.py": 1050}
+LONG_FILES = {"errors.py": 1055}
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_NESTING = 4
 MAX_ATTRIBUTES = 20  # that the methods of a class assign to its instances

@@ -209,12 +209,11 @@ class Settings:
                 raise login.named(error) from error
             with opened as connection:
                 yield connection
-        except errors.JetStreamNotEnabledError as error:
-            domain = login.values.get("domain")
-            if domain is None:
+        except errors.DomainUnreachableError as error:
+            if "domain" not in login.sources:
                 raise
             raise CommandError(
-                f"domain {single_line(domain)} does not answer: the leaf connection is down, or the name is wrong",
+                single_line(error.description),
                 ExitStatus.NO_CONNECTION,
                 hint=f"it is from {login.sources['domain']}",
             ) from error

@@ -42,6 +42,8 @@ T = TypeVar("T")
 _UNAVAILABLE_DELAY_S: Final = 0.25
 #: Seconds without a reply after which a request is repeated: its server or the leader may be gone.
 _REPEAT_AFTER_S: Final = 1.0
+#: Timeout of the question why there is no response to a message, in seconds.
+_NAMES_TIMEOUT_S: Final = 0.25
 
 
 class _Scope(threading.local):
@@ -196,8 +198,7 @@ class APIRequests:
             try:
                 return self.call(route.encode(), payload, deadline, read, repeat_after)
             except errors.NoRespondersError as error:
-                text = "JetStream is not enabled here"
-                raise errors.JetStreamNotEnabledError.found_here(text) from error
+                raise self._no_api() from error
             except errors.APIError as error:
                 if (
                     error.err_code == errors.ErrorCode.REQUIRED_API_LEVEL
@@ -209,6 +210,16 @@ class APIRequests:
                 if not reading or not error.transient or late:
                     raise
             self.core.wait_closed(_UNAVAILABLE_DELAY_S)
+
+    def _no_api(self) -> errors.JetStreamNotEnabledError:
+        """Return the error for an API without responders."""
+        domain = self.routes.domain
+        if domain is None:
+            return errors.JetStreamNotEnabledError.found_here("JetStream is not enabled here")
+        text = f"JetStream domain {domain!r} does not answer: the leaf node connection is down, or the name is wrong"
+        failure = errors.DomainUnreachableError.found_here(text)
+        failure.domain = domain
+        return failure
 
     def _level_error(self, level: int) -> errors.ServerTooOldError:
         """Return the error for a server without the API level that a request demands."""
@@ -240,23 +251,37 @@ class APIRequests:
             size = len(delivery[PAYLOAD])
             result = read(delivery)
         except Exception as error:
-            if isinstance(error, errors.NotFoundError):
-                self._add_name(error, subject)
+            if isinstance(error, errors.Error):
+                self._explain(error, subject)
             self._tell(subject, len(payload), size, began, error)
             raise
         if self._callback is not None:
             self._tell(subject, len(payload), size, began, None)
         return result
 
-    def _add_name(self, error: errors.NotFoundError, subject: bytes) -> None:
-        """Name the missing stream or consumer, which the server does not; the subject of the request has it."""
+    def _explain(self, error: errors.Error, subject: bytes) -> None:
+        """Name the stream or consumer, which the server does not; the subject of the request has it."""
         tokens = subject[len(self.routes.prefix) + 1 :].decode().split(".")
-        names = tokens[3 if tokens[1] in _TWO_TOKENS else 2 :]
+        names = tokens[3 if tokens[1:2] and tokens[1] in _TWO_TOKENS else 2 :]
+        what = ""
+        if tokens[0] == "CONSUMER" and len(names) > 1:
+            what = f"consumer {names[1]!r} of stream {names[0]!r}"
+        elif names:
+            what = f"stream {names[0]!r}"
         if isinstance(error, errors.StreamNotFoundError) and names:
             error.explain(repr(names[0]), stream=names[0])
         elif isinstance(error, errors.ConsumerNotFoundError) and len(names) > 1:
-            text = f"{names[1]!r} of stream {names[0]!r}"
-            error.explain(text, stream=names[0], consumer=names[1])
+            error.explain(what.removeprefix("consumer "), stream=names[0], consumer=names[1])
+        elif isinstance(error, errors.NoLeaderError):
+            what = f"the cluster or {what}" if tokens[0] == "CONSUMER" and what else "the cluster"
+            error.explain(f"{what} has no leader, which needs a majority of its servers")
+        elif isinstance(error, errors.RequestTimeoutError) and not error.outage:
+            domain = self.routes.domain
+            if what or domain:
+                hint = f"{what} or the cluster may have no leader" if what else ""
+                far = f"the domain {domain!r} may be unreachable" if domain else ""
+                error.hint = f"; {' or '.join(filter(None, (hint, far)))}"
+                error.args = (error.subject, error.outage, error.hint)
 
     def _tell(
         self, subject: bytes, sent: int, received: int, began: float, error: Exception | None
@@ -415,6 +440,22 @@ def names_by_subject(api: APIRequests, subject: str) -> list[str]:
     if not found:
         raise errors.StreamNotFoundError.found_here(f"no stream has the subject {subject!r}")
     return [name_of(name, "streams", route) for name in found]
+
+
+def no_response(api: APIRequests, subject: str) -> errors.NoStreamResponseError:
+    """Return the error for a message that no stream stored, with the reason if it is known."""
+    if api.core.info.cluster or api.routes.domain:
+        try:
+            with limited(Deadline(_NAMES_TIMEOUT_S)):
+                name = names_by_subject(api, subject)[0]
+            return errors.NoStreamResponseError(subject, f"stream {name!r} has no leader")
+        except (errors.NoLeaderError, errors.DomainUnreachableError) as error:
+            return errors.NoStreamResponseError(subject, error.description)
+        except errors.RequestTimeoutError:
+            return errors.NoStreamResponseError(subject, "the cluster may have no leader")
+        except errors.Error:
+            pass  # no stream has the subject, or the reason is not known
+    return errors.NoStreamResponseError(subject)
 
 
 def stream_info(

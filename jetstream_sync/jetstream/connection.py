@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..address import DEFAULT_SERVER, parse_servers
@@ -23,7 +24,7 @@ from ..services.wire import (
     raise_for_error,
 )
 from ..subjects import Routes
-from .api_requests import APICallback, APIRequests, ConnectionCaches
+from .api_requests import APICallback, APIRequests, ConnectionCaches, no_response
 from .context import JetStream
 from .message import Confirmations
 from .publish import DEFAULT_WINDOW, Publisher
@@ -90,7 +91,8 @@ class Connection(CoreConnection):
             caches=self._caches,
         )
         window, stall_wait = publish_async_max_pending, publish_async_stall_wait
-        return JetStream(api, Publisher(self._core, timeout, window, stall_wait))
+        publisher = Publisher(self._core, timeout, window, stall_wait, partial(no_response, api))
+        return JetStream(api, publisher)
 
     # --- services -------------------------------------------------------------------------------
 

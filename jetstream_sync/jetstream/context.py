@@ -26,7 +26,7 @@ from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE, SCHEDULE_TTL, Headers, HeadersLike, check_headers
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject
-from .api_requests import APIRequests, limited, names_by_subject, stream_info, with_one_deadline
+from .api_requests import APIRequests, stream_info, with_one_deadline
 from .batches import BatchAPI
 from .buckets.admin import BucketAdmin
 from .counters import Counters
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-#: Timeout of the question why there is no response to a message, in seconds.
-_NAMES_TIMEOUT_S: Final = 0.25
 #: Seconds after which the API level of a stream's leader is requested again.
 _LEADER_CHECK_S: Final = 5.0
 #: API level -> the first release with it.
@@ -203,15 +201,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         if options:
             option_headers(given)  # refuses invalid options before the server is asked
             retries, timeout = self._checked(options, timeout)
-        try:
-            ack = self._publisher.publish(
-                subject, payload, headers, timeout, retries, stream, given
-            )
-        except errors.NoStreamResponseError:
-            name = self._leaderless(subject)
-            if name is None:
-                raise
-            raise errors.NoStreamResponseError(subject, f"stream {name!r} has no leader") from None
+        ack = self._publisher.publish(subject, payload, headers, timeout, retries, stream, given)
         if options:
             self._check_leader(ack, options)
         return ack
@@ -395,13 +385,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         return True
 
     # --- asynchronous publishing ----------------------------------------------------------------
-
-    def _leaderless(self, subject: str) -> str | None:
-        """Return the name of the stream that has a subject and did not respond; ``None``: none is known."""
-        if self._api.core.info.cluster:
-            with suppress(errors.Error), limited(Deadline(_NAMES_TIMEOUT_S)):
-                return names_by_subject(self._api, subject)[0]
-        return None
 
     def _check_leader(
         self, ack: PubAck, options: Mapping[str, object], deadline: Deadline | None = None

@@ -516,8 +516,11 @@ class Publisher(MessageReceiver):
         timeout: float | timedelta | None,
         window: int = DEFAULT_WINDOW,
         stall_wait: float | timedelta | None = None,
+        no_response: Callable[[str], Exception] = errors.NoStreamResponseError,
     ) -> None:
+        # `no_response`: returns the error for a subject without a response.
         check_int("publish_async_max_pending", window, 1)
+        self._no_response = no_response
         self._core = core.internal  # the ack thread holds this object
         # Copied: to look them up for each message costs 5 % of `publish_async`.
         self._encode_subject = core.encoder.encode_subject
@@ -571,7 +574,7 @@ class Publisher(MessageReceiver):
             if stream is not None and ack.stream != stream:
                 raise _wrong_stream(ack, stream)
             return ack
-        raise errors.NoStreamResponseError(subject)
+        raise self._no_response(subject)
 
     def publish_expecting(
         self,

@@ -315,6 +315,6 @@ def test_a_domain_that_does_not_answer(jsm):
         result = jsm("--js-domain", "hub", *words, "-j")
         assert result.status == 5, result
         assert result.error["description"] == (
-            "domain hub does not answer: the leaf connection is down, or the name is wrong"
+            "JetStream domain 'hub' does not answer: the leaf node connection is down, or the name is wrong"
         )
         assert "err_code" not in result.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -156,8 +157,8 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def leaf() -> Iterator[Connection]:
-    """A connection to a leaf node, with its own domain, of a hub."""
+def leaf_of_hub() -> Iterator[tuple[Connection, NatsServer]]:
+    """A connection to a leaf node, with its own domain, and its hub."""
     port = free_port()
     hub_config = f"""
     jetstream {{ domain: hub }}
@@ -168,12 +169,18 @@ def leaf() -> Iterator[Connection]:
     leafnodes {{ reconnect: 1, remotes: [ {{ url: "nats-leaf://127.0.0.1:{port}" }} ] }}
     """
     with (
-        NatsServer(name="hub", config=hub_config),
+        NatsServer(name="hub", config=hub_config) as hub,
         NatsServer(name="leaf", config=leaf_config) as server,
         jetstream_sync.connect(server.url) as nc,
     ):
         wait_until(lambda: responds(nc.jetstream(domain="hub", timeout=1)), limit=15)
-        yield nc
+        yield nc, hub
+
+
+@pytest.fixture
+def leaf(leaf_of_hub: tuple[Connection, NatsServer]) -> Connection:
+    """A connection to a leaf node."""
+    return leaf_of_hub[0]
 
 
 def responds(js: JetStream) -> bool:
@@ -204,3 +211,42 @@ def test_a_leaf_node_reaches_both_domains(leaf):
     assert [message.data for message in consumer.fetch(1, timeout=2)] == [b"1"]
     own.delete_stream("S")
     assert hub.stream_names() == ["S"]
+
+
+def test_a_leaf_node_that_is_cut_off(leaf_of_hub):
+    """A silent hub may be unreachable, one that is gone does not answer, and a missing stream does not exist."""
+    leaf, hub = leaf_of_hub
+    far = leaf.jetstream(domain="hub", timeout=1)
+    store = far.create_key_value(bucket="B")
+    store.put("a", b"1")
+    far.create_stream(name="S", subjects=["s"])
+    calls = [
+        lambda: far.get_stream("S"),
+        lambda: far.get_consumer("S", "C"),
+        lambda: far.key_value("B"),
+        lambda: far.get_stream("NOPE"),
+    ]
+    with pytest.raises(errors.StreamNotFoundError, match="'NOPE'"):
+        calls[-1]()
+    hub.pause()
+    try:
+        for call in calls:
+            with pytest.raises(
+                errors.RequestTimeoutError, match="domain 'hub' may be unreach"
+            ) as cut:
+                call()
+            assert str(pickle.loads(pickle.dumps(cut.value))) == str(cut.value)
+    finally:
+        hub.resume()
+    hub.kill()
+    wait_until(lambda: not responds(far))
+    for call in calls:
+        text = "domain 'hub' does not answer: the leaf node"
+        with pytest.raises(errors.DomainUnreachableError, match=text) as gone:
+            call()
+        assert (gone.value.domain, gone.value.err_code) == ("hub", 10076)
+    for write in (lambda: far.publish("s", b""), lambda: store.put("a", b"2")):
+        with pytest.raises(errors.NoStreamResponseError, match=text):
+            write()
+    with pytest.raises(errors.JetStreamError, match=text):
+        store.get("a")

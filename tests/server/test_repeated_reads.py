@@ -76,6 +76,8 @@ def test_reads_end_at_their_deadline():
         with between(0.3, 2), pytest.raises(APIError) as caught:
             nc.jetstream(timeout=1).get_stream("S")
         assert caught.value.err_code == 10008
+        assert type(caught.value).__name__ == "NoLeaderError"
+        assert "has no leader, which needs a majority of its servers" in str(caught.value)
         nc.close()
     with FakeJetStream(lambda *_: None) as server, jetstream_sync.connect(server.url) as nc:
         with between(1, 3), pytest.raises(TimeoutError):

@@ -20,6 +20,7 @@ CLASSES = [getattr(errors, name) for name in errors.__all__]
 # The classes of err_codes, with the code and the err_codes in nats-server's errors.json.
 REFUSALS = [
     ("AccountFullError", 400, {10002}),
+    ("NoLeaderError", 503, {10008}),
     ("ConsumerNameInUseError", 400, {10013, 10105}),
     ("ConsumerNotFoundError", 404, {10014}),
     ("MaxConsumersError", 400, {10026}),
