@@ -986,7 +986,7 @@ def test_an_invalid_row_is_named(server, rows, number):
         {"key": "\ud800"},
         {"key": b"\xff"},
         {"ttl": [1]},
-        {"ttl": Decimal(1)},
+        {"ttl": Decimal("NaN")},
         {"ttl": float("nan")},
         {"ttl": "\ud800"},
         {"expected_last_sequence": "1"},
