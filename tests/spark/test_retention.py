@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -307,10 +308,16 @@ def test_a_lost_commit_of_an_interest_stream_is_repeated(js, wanted, collected):
 @pytest.mark.server(">=2.14")
 @pytest.mark.full
 def test_a_new_query_starts_where_its_durable_is(js, wanted, collected):
-    """A new query without the old checkpoint does not read messages before the position of its durable."""
+    """A query that takes over a durable does not read messages before its position; before that it is refused."""
     fill(js, f"{wanted.name}.a", 20)
     collected.run(stream=wanted.name, consumer="spark")
     fill(js, f"{wanted.name}.a", 5)
+    other = collected.another()
+    with pytest.raises(Exception, match="QueueInUseError"):
+        other.run(stream=wanted.name, consumer="spark")
+    config = wanted.get_consumer("spark").cached_info.config
+    owned = {key: text for key, text in config.metadata.items() if key != "jetstream_sync.query"}
+    wanted.update_consumer(replace(config, metadata=owned))
     other = collected.another()
     other.run(stream=wanted.name, consumer="spark")
     assert other.sequences() == [21, 22, 23, 24, 25]
