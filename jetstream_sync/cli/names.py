@@ -62,6 +62,8 @@ def suggesting(js: JetStream, stream: str, consumer: str = "") -> Iterator[None]
         close = did_you_mean(consumer, js.consumer_names(stream))
         text = f'stream {stream} has no consumer "{consumer}"{close}'
         raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
+    except errors.JetStreamNotEnabledError:
+        raise  # it names the cause
     except (errors.RequestTimeoutError, errors.ServiceUnavailableError) as error:
         try:
             js.stream_names()

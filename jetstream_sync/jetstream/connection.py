@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -91,8 +92,9 @@ class Connection(CoreConnection):
             caches=self._caches,
         )
         window, stall_wait = publish_async_max_pending, publish_async_stall_wait
-        publisher = Publisher(self._core, timeout, window, stall_wait, partial(no_response, api))
-        return JetStream(api, publisher)
+        # The thread for acknowledgements holds the publisher, which must not keep the connection open.
+        reason = partial(no_response, weakref.proxy(api))
+        return JetStream(api, Publisher(self._core, timeout, window, stall_wait, reason))
 
     # --- services -------------------------------------------------------------------------------
 
