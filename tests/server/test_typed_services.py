@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, errors
@@ -74,8 +75,12 @@ def test_a_typed_endpoint_and_a_typed_call(nc):
         with pytest.raises(errors.ServiceError, match="no items") as caught:
             nc.service_call("totals.total", Order([], ORDER.at), Total)
         assert caught.value.code == 422
-        (stats,) = service.stats().endpoints
-        assert (stats.num_requests, stats.num_errors) == (4, 2)
+
+        def counts() -> tuple[int, int]:
+            (stats,) = service.stats().endpoints
+            return stats.num_requests, stats.num_errors
+
+        wait_until(lambda: counts() == (4, 2))  # a request is counted after its reply
 
 
 @pytest.mark.parametrize(
