@@ -154,8 +154,6 @@ class Settings:
         """
         import logging  # noqa: PLC0415 - not needed for help
 
-        from .. import connect  # noqa: PLC0415
-
         env = self.env
         logger = logging.getLogger("jetstream_sync")
         if not env.variables.get("JSM_DEBUG") and not logger.handlers:
@@ -196,18 +194,7 @@ class Settings:
             # A trace is for people, also beside JSON.
             wanted["trace_cb"] = _Trace(SafeText(unescaped(env.stderr))).line
         try:
-            try:
-                opened = connect(servers, **wanted)
-            except errors.AuthorizationError:
-                if login.unused:
-                    self.note(
-                        f"the login of context {login.unused} is for its own servers only: "
-                        f"add --context {login.unused} to send it to these"
-                    )
-                raise
-            except errors.InvalidOptionError as error:
-                raise login.named(error) from error
-            with opened as connection:
+            with self._connect(servers, wanted) as connection:
                 yield connection
         except errors.DomainUnreachableError as error:
             if "domain" not in login.sources:
@@ -226,6 +213,23 @@ class Settings:
         finally:
             for text in [] if long_running else warnings:
                 self.note(f"warning: {text}")
+
+    def _connect(self, servers: Sequence[str], options: dict[str, Any]) -> Connection:
+        """Connect; an error names the source of a wrong option, a note the context whose login was left out."""
+        from .. import connect  # noqa: PLC0415 - not needed for help
+
+        unused = self.login.unused
+        try:
+            return connect(servers, **options)
+        except errors.AuthorizationError:
+            if unused:
+                self.note(
+                    f"the login of context {unused} is for its own servers only: "
+                    f"add --context {unused} to send it to these"
+                )
+            raise
+        except errors.InvalidOptionError as error:
+            raise self.login.named(error) from error
 
     @contextlib.contextmanager
     def jetstream(self, **options: Any) -> Iterator[JetStream]:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 #: The step with the payload of the messages that begin a call again.
 PAYLOAD: Final = "=call"
-#: Number of members whose ends are counted together; so many blocks are possible, too.
+#: Number of members whose ends are counted together, and maximum number of such blocks.
 BLOCK: Final = 100
 #: A wait that is shorter does not end the run, in seconds.
 _SHORT_WAIT_S: Final = 1.0
