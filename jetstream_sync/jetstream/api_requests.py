@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -442,9 +443,10 @@ def names_by_subject(api: APIRequests, subject: str) -> list[str]:
     return [name_of(name, "streams", route) for name in found]
 
 
-def no_response(api: APIRequests, subject: str) -> errors.NoStreamResponseError:
+def no_response(known: weakref.ref[APIRequests], subject: str) -> errors.NoStreamResponseError:
     """Return the error for a message that no stream stored, with the reason if it is known."""
-    if api.core.info.cluster or api.routes.domain:
+    api = known()
+    if api is not None and (api.core.info.cluster or api.routes.domain):
         try:
             with limited(Deadline(_NAMES_TIMEOUT_S)):
                 name = names_by_subject(api, subject)[0]

@@ -93,7 +93,7 @@ class Connection(CoreConnection):
         )
         window, stall_wait = publish_async_max_pending, publish_async_stall_wait
         # The thread for acknowledgements holds the publisher, which must not keep the connection open.
-        reason = partial(no_response, weakref.proxy(api))
+        reason = partial(no_response, weakref.ref(api))
         return JetStream(api, Publisher(self._core, timeout, window, stall_wait, reason))
 
     # --- services -------------------------------------------------------------------------------

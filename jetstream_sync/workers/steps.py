@@ -167,18 +167,22 @@ class StepStore:
         key = f"{call}.{name}"
 
         def store(bucket: KeyValue, _stream: Stream) -> bytes:
-            if replaces is None:
-                with suppress(errors.KeyExistsError):
-                    bucket.create(key, value)
+            is_missing = replaces is None
+            while True:  # until no other thread changes the key between two requests
+                if is_missing:
+                    with suppress(errors.KeyExistsError):
+                        bucket.create(key, value)
+                        return value
+                try:
+                    found = bucket.get(key, consistent=True)
+                    if found.value != replaces:
+                        return found.value
+                    bucket.update(key, value, last=found.revision)
                     return value
-            found = bucket.get(key, consistent=True)
-            if found.value != replaces:
-                return found.value
-            try:
-                bucket.update(key, value, last=found.revision)
-            except errors.WrongLastSequenceError:
-                return bucket.get(key, consistent=True).value
-            return value
+                except errors.KeyNotFoundError:
+                    is_missing = True  # the call has ended meanwhile
+                except errors.WrongLastSequenceError:
+                    is_missing = False
 
         return self._use(store)
 

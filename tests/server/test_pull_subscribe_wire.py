@@ -13,7 +13,7 @@ from fixtures.fake_jetstream import FakeJetStream
 from fixtures.threads import between
 
 import jetstream_sync
-from jetstream_sync import JetStreamMsg, PullSubscription, errors
+from jetstream_sync import Connection, JetStreamMsg, PullSubscription, errors
 
 NEXT = "$JS.API.CONSUMER.MSG.NEXT.bar.dur"
 NOT_FOUND = {"error": {"code": 404, "err_code": 10014, "description": "consumer not found"}}
@@ -23,9 +23,14 @@ class Stage:
     """A subscription, and its server."""
 
     def __init__(
-        self, server: FakeJetStream, sub: PullSubscription, pool: ThreadPoolExecutor
+        self,
+        server: FakeJetStream,
+        nc: Connection,
+        sub: PullSubscription,
+        pool: ThreadPoolExecutor,
     ) -> None:
         self.server = server
+        self.nc = nc
         self.sub = sub
         self._pool = pool
         self.requests = 0
@@ -51,6 +56,7 @@ class Stage:
 
     def wait_for_unsubscribe(self, inbox: str) -> None:
         """Wait until the client has unsubscribed from an inbox."""
+        self.nc.flush()  # it is sent with the next command
         self.server.wait_for(lambda said: (said.verb, said.subject) == ("UNSUB", inbox))
 
 
@@ -65,7 +71,7 @@ def stage() -> Iterator[Stage]:
         try:
             sub = nc.jetstream().pull_subscribe_bind("dur", "bar")
             server.received.clear()
-            yield Stage(server, sub, pool)
+            yield Stage(server, nc, sub, pool)
         finally:
             nc.close()
 

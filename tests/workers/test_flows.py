@@ -16,6 +16,7 @@ from fixtures.worker import FAST, WorkerProgram, running
 from jetstream_sync import (
     InvalidOptionError,
     JetStream,
+    KeyValueConfig,
     StreamNotFoundError,
     TimeoutError,
     shared_connection,
@@ -31,6 +32,7 @@ from jetstream_sync.workers import (
     chain,
     group,
 )
+from jetstream_sync.workers.steps import StepStore
 
 pytestmark = pytest.mark.timeout(170)
 
@@ -408,3 +410,30 @@ def test_check_warns_of_steps_in_memory(worker, js):
     js.create_key_value(bucket="R-flows")
     found = [text for text in worker.check().warnings if "in memory" in text]
     assert found == ["bucket 'R' is in memory: a restart of the server forgets steps"]
+
+
+@pytest.mark.timeout(60)
+def test_steps_that_are_recorded_while_the_call_ends(js, nc):
+    """A step can be recorded at every moment in which another process deletes the steps of the call."""
+    bucket = f"steps-{uuid.uuid4().hex}"
+    js.create_key_value(KeyValueConfig(bucket=bucket))
+    stores = [StepStore(lambda: nc, bucket, lambda *_: None) for _ in range(2)]
+    over = threading.Event()
+    given = {b"end"}
+
+    def remove() -> None:
+        while not over.is_set():
+            stores[1].remove("call")
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        for number in range(500):
+            value = b"%d" % number
+            given |= {value}
+            assert stores[0].record("call", "wait=x", value) in given
+            assert stores[0].record("call", "wait=x", b"end", value) in given
+    finally:
+        over.set()
+        remover.join()
+        js.delete_key_value(bucket)
