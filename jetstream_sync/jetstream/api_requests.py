@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import MISSING
@@ -443,21 +442,29 @@ def names_by_subject(api: APIRequests, subject: str) -> list[str]:
     return [name_of(name, "streams", route) for name in found]
 
 
-def no_response(known: weakref.ref[APIRequests], subject: str) -> errors.NoStreamResponseError:
-    """Return the error for a message that no stream stored, with the reason if it is known."""
-    api = known()
-    if api is not None and (api.core.info.cluster or api.routes.domain):
-        try:
-            with limited(Deadline(_NAMES_TIMEOUT_S)):
-                name = names_by_subject(api, subject)[0]
-            return errors.NoStreamResponseError(subject, f"stream {name!r} has no leader")
-        except (errors.NoLeaderError, errors.DomainUnreachableError) as error:
-            return errors.NoStreamResponseError(subject, error.description)
-        except errors.RequestTimeoutError:
-            return errors.NoStreamResponseError(subject, "the cluster may have no leader")
-        except errors.Error:
-            pass  # no stream has the subject, or the reason is not known
-    return errors.NoStreamResponseError(subject)
+def no_responses(
+    api: APIRequests | None, subjects: Iterable[str]
+) -> dict[str, errors.NoStreamResponseError]:
+    """Return the error for each subject of messages that no stream stored, with the reason if it is known."""
+    # Without an API, whose connection was dropped, no reason is known.
+    found: dict[str, errors.NoStreamResponseError] = {}
+    reason = ""
+    for subject in dict.fromkeys(subjects):
+        hints = (reason,) if reason else ()
+        if not reason and api is not None and (api.core.info.cluster or api.routes.domain):
+            try:
+                with limited(Deadline(_NAMES_TIMEOUT_S)):
+                    name = names_by_subject(api, subject)[0]
+                hints = (f"stream {name!r} has no leader",)
+            except (errors.NoLeaderError, errors.DomainUnreachableError) as error:
+                reason = error.description
+            except errors.RequestTimeoutError:
+                reason = "the cluster may have no leader"
+            except errors.Error:
+                pass  # no stream has the subject, or the reason is not known
+            hints = (reason,) if reason else hints
+        found[subject] = errors.NoStreamResponseError(subject, *hints)
+    return found
 
 
 def stream_info(

@@ -47,7 +47,7 @@ from ..headers import (
 from ..net.clock import BackoffDelay, Deadline, seconds
 from ..protocol.parser import RawMessage
 from ..subjects import check_stream_name
-from .api_requests import APIRequests
+from .api_requests import APIRequests, no_responses
 from .server_support import require_level
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ class Batch:
                 if unanswered > DEFAULT_RETRIES.attempts or (
                     left is not None and left <= retries.delay
                 ):
-                    raise
+                    raise self._with_reason(error, subjects) from None
             except (
                 errors.ConnectionClosedError,
                 errors.PermissionsError,
@@ -363,6 +363,15 @@ class Batch:
             finally:
                 sender.close()
             core.wait_closed(retries.next())
+
+    def _with_reason(self, error: errors.Error, subjects: frozenset[bytes]) -> errors.Error:
+        """Return the error of a batch, with the reason if no stream has stored it."""
+        if not isinstance(error, errors.NoStreamResponseError):
+            return error
+        named = [subject.decode() for subject in sorted(subjects)[:_MAX_NAMED]]
+        hints = {found.hint for found in no_responses(self._api, named).values()}
+        # If the reasons differ, one of the subjects may have no stream.
+        return errors.NoStreamResponseError(error.subject, *(hints if len(hints) == 1 else ()))
 
     @property
     def ack(self) -> PubAck | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..address import DEFAULT_SERVER, parse_servers
@@ -25,7 +24,7 @@ from ..services.wire import (
     raise_for_error,
 )
 from ..subjects import Routes
-from .api_requests import APICallback, APIRequests, ConnectionCaches, no_response
+from .api_requests import APICallback, APIRequests, ConnectionCaches, no_responses
 from .context import JetStream
 from .message import Confirmations
 from .publish import DEFAULT_WINDOW, Publisher
@@ -93,8 +92,15 @@ class Connection(CoreConnection):
         )
         window, stall_wait = publish_async_max_pending, publish_async_stall_wait
         # The thread for acknowledgements holds the publisher, which must not keep the connection open.
-        reason = partial(no_response, weakref.ref(api))
-        return JetStream(api, Publisher(self._core, timeout, window, stall_wait, reason))
+        known = weakref.ref(api)
+        publisher = Publisher(
+            self._core,
+            timeout,
+            window,
+            stall_wait,
+            reasons=lambda subjects: no_responses(known(), subjects),
+        )
+        return JetStream(api, publisher)
 
     # --- services -------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
 from ..options import check_callback, check_int, check_returned
 from ..protocol.parser import RawMessage
-from .api_requests import APIRequests
+from .api_requests import APIRequests, no_responses
 from .server_support import require_level
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ class FastPublisher:
         wait = api.timeout if timeout is None else timeout
         self._timeout = _DEFAULT_TIMEOUT_S if wait is None else seconds(wait)
         require_level(api, 4, "fast publishing", Deadline(self._timeout))
+        self._api = api
         self._core: ConnectionCore = api.core
         self._gap_cb = gap_cb
         self._flow = _Flow(api.core, outstanding, gaps_end=gaps == "fail")
@@ -380,6 +381,8 @@ class FastPublisher:
         self._core.table.remove_deferred(self._flow.subscription)
         if isinstance(result, PubAck):
             raise self._gap_error()
+        if isinstance(result, errors.NoStreamResponseError):
+            result = no_responses(self._api, [result.subject])[result.subject]
         if self._seq <= 1 and not self._flow.acked:
             raise result
         if isinstance(result, errors.FastPublishError):

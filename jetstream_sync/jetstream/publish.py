@@ -14,7 +14,9 @@
 #    `publish_async_completed` for an empty window.
 # 3. The thread checks for overdue acks while any are pending. After a while without pending acks it
 #    sleeps until the next message and sets asleep; the next publish then wakes it.
-# 4. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
+# 4. A thread of its own asks why no stream has stored a message, as the server may be silent. The message
+#    is pending until the ack thread has the answer.
+# 5. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
 #    may hold: the fork check comes first.
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import os
 import threading
 import weakref
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from enum import Enum
@@ -43,7 +45,7 @@ from ..api.publish import (
 )
 from ..client.core import ConnectionCore
 from ..client.events import closed_before
-from ..client.mailbox import Mailbox, MessageReceiver
+from ..client.mailbox import Mailbox, MessageReceiver, copy_exception
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
@@ -330,6 +332,10 @@ _OVERDUE_CHECK_INTERVAL_S: Final = 0.1
 _IDLE_CHECKS: Final = 20
 
 
+#: Returns the error for each subject of messages that no stream has stored.
+ReasonsOf = Callable[[Iterable[str]], dict[str, errors.NoStreamResponseError]]
+
+
 class _Retry(NamedTuple):
     """A message that is sent again, as there were no responders (ADR-22)."""
 
@@ -347,6 +353,15 @@ class _AckEvent(Enum):
     WAKE = "a message was published while the thread slept"
 
 
+class _Reasons(NamedTuple):
+    """Why no stream has stored some messages."""
+
+    subjects: dict[bytes, str]
+    """Tokens and subjects of the messages."""
+    errors: dict[str, errors.NoStreamResponseError]
+    """The error for each subject."""
+
+
 class _AckThread:
     """The thread that settles the futures that the reader must not settle, or for which no ack arrives."""
 
@@ -356,13 +371,19 @@ class _AckThread:
         pending: dict[bytes, PubAckFuture],
         room: Waiters,
         token_at: int,
+        reasons: ReasonsOf,
     ) -> None:
-        # `token_at`: where the token begins in the subject of an ack.
+        # `token_at`: where the token begins in the subject of an ack; `reasons`: see `Publisher`.
         self._core = core
         self._pending = pending
         self._room = room
         self._token_at = token_at
-        self._acks: Mailbox[RawMessage | _AckEvent] = Mailbox()
+        self._acks: Mailbox[RawMessage | _AckEvent | _Reasons] = Mailbox()
+        self._reasons_of = reasons
+        # Tokens and subjects of messages without a response, of which the next thread asks why, and whether
+        # such a thread runs; used by the thread only.
+        self._unanswered: dict[bytes, str] = {}
+        self._asking = False
         # Entries to be retried, sorted by due time; used by the thread only.
         self._retries: list[_Retry] = []
         #: Messages that the server did not permit, with its error; written by the reader.
@@ -378,7 +399,7 @@ class _AckThread:
         """Return whether it is the calling thread."""
         return threading.current_thread() is self.thread
 
-    def add(self, items: Sequence[RawMessage | _AckEvent]) -> None:
+    def add(self, items: Sequence[RawMessage | _AckEvent | _Reasons]) -> None:
         """Enqueue acks or events, and wake the thread."""
         self._acks.put(items, len(items))
 
@@ -430,7 +451,7 @@ class _AckThread:
                 check_at = now + _OVERDUE_CHECK_INTERVAL_S
             self._room.wake_all()
 
-    def _settle(self, item: RawMessage | _AckEvent) -> None:
+    def _settle(self, item: RawMessage | _AckEvent | _Reasons) -> None:
         if isinstance(item, _AckEvent):
             if item is _AckEvent.DISCONNECTED:
                 text = "the connection was lost before the ack arrived; the message may be stored"
@@ -438,18 +459,41 @@ class _AckThread:
             elif item is _AckEvent.DENIED:
                 self._fail_denied()
             return
+        if isinstance(item, _Reasons):
+            self._asking = False
+            for token, asked in item.subjects.items():
+                reason = item.errors.get(asked) or errors.NoStreamResponseError(asked)
+                self._settle_one(token, copy_exception(reason))
+            self._ask_reasons()
+            return
         subject, _, header, payload = item
         token = subject[self._token_at :]
-        no_responders = is_no_responders(header, payload)
-        if no_responders and self._schedule_retry(token):
-            return
+        if not is_no_responders(header, payload):
+            self._settle_one(token, payload)
+        elif not self._schedule_retry(token) and (future := self._pending.get(token)) is not None:
+            self._unanswered[token] = future.subject
+            self._ask_reasons()
+
+    def _settle_one(self, token: bytes, outcome: bytes | BaseException) -> None:
         future = self._pending.pop(token, None)
-        if future is None:
-            return  # a late ack
-        if no_responders:
-            future.settle(errors.NoStreamResponseError(future.subject))
-        else:
-            future.settle(payload)
+        if future is not None:  # otherwise a late ack
+            future.settle(outcome)
+
+    def _ask_reasons(self) -> None:
+        """Ask why messages have no response, in another thread; the answers are enqueued among the acks."""
+        if self._asking or not self._unanswered:
+            return
+        asked, self._unanswered = self._unanswered, {}
+
+        def ask() -> None:
+            found: dict[str, errors.NoStreamResponseError] = {}
+            try:
+                found = self._reasons_of(asked.values())
+            finally:
+                self.add((_Reasons(asked, found),))
+
+        spawn(f"reasons-{self._core.name}", ask, self._core.events.error)
+        self._asking = True
 
     def _fail_denied(self) -> None:
         """Fail the messages that the server did not permit."""
@@ -516,11 +560,12 @@ class Publisher(MessageReceiver):
         timeout: float | timedelta | None,
         window: int = DEFAULT_WINDOW,
         stall_wait: float | timedelta | None = None,
-        no_response: Callable[[str], Exception] = errors.NoStreamResponseError,
+        *,
+        reasons: ReasonsOf,
     ) -> None:
-        # `no_response`: returns the error for a subject without a response.
+        # `reasons`: returns the error for each subject without a response.
         check_int("publish_async_max_pending", window, 1)
-        self._no_response = no_response
+        self._reasons_of = reasons
         self._core = core.internal  # the ack thread holds this object
         # Copied: to look them up for each message costs 5 % of `publish_async`.
         self._encode_subject = core.encoder.encode_subject
@@ -540,7 +585,9 @@ class Publisher(MessageReceiver):
         # --- changed under _start ---
         self._subscribed = False
         self._unsubscribe: Callable[[], None] | None = None
-        self._acks = _AckThread(self._core, self._pending, self._room, len(self._reply_prefix))
+        self._acks = _AckThread(
+            self._core, self._pending, self._room, len(self._reply_prefix), reasons
+        )
 
     # --- waiting for each ack -------------------------------------------------------------------
 
@@ -574,7 +621,7 @@ class Publisher(MessageReceiver):
             if stream is not None and ack.stream != stream:
                 raise _wrong_stream(ack, stream)
             return ack
-        raise self._no_response(subject)
+        raise self._reasons_of([subject])[subject]
 
     def publish_expecting(
         self,

@@ -219,7 +219,8 @@ def test_a_leaf_node_that_is_cut_off(leaf_of_hub):
     far = leaf.jetstream(domain="hub", timeout=1)
     store = far.create_key_value(bucket="B")
     store.put("a", b"1")
-    far.create_stream(name="S", subjects=["s"])
+    far.create_stream(name="S", subjects=["s"], allow_atomic=True, allow_batched=True)
+    far.publish_batch([("s", b"")])  # the level of the API is known from then on
     calls = [
         lambda: far.get_stream("S"),
         lambda: far.get_consumer("S", "C"),
@@ -245,7 +246,14 @@ def test_a_leaf_node_that_is_cut_off(leaf_of_hub):
         with pytest.raises(errors.DomainUnreachableError, match=text) as gone:
             call()
         assert (gone.value.domain, gone.value.err_code) == ("hub", 10076)
-    for write in (lambda: far.publish("s", b""), lambda: store.put("a", b"2")):
+    writes = [
+        lambda: far.publish("s", b""),
+        lambda: store.put("a", b"2"),
+        lambda: far.publish_async("s", b"", timeout=10).result(10),
+        lambda: far.publish_batch([("s", b"")], timeout=10),
+        lambda: far.fast_publish(timeout=10).add("s"),
+    ]
+    for write in writes:
         with pytest.raises(errors.NoStreamResponseError, match=text):
             write()
     with pytest.raises(errors.JetStreamError, match=text):

@@ -271,6 +271,31 @@ def test_each_future_has_retries_of_its_own(js, nc, stream_name):
     assert nc.stats["out_msgs"] == sent + 2 + 1 + 6
 
 
+def test_other_futures_settle_while_the_reason_of_one_is_asked(js, nc, stream_name, monkeypatch):
+    """The server that says why there is no response is silent, and callbacks of other futures are called."""
+    monkeypatch.setattr("jetstream_sync.jetstream.api_requests._NAMES_TIMEOUT_S", 2.0)
+    js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    with nc.subscribe("$JS.FAKE.API.>") as silent:
+        far = nc.jetstream(domain="FAKE")
+        lost = [far.publish_async(f"{stream_name}.{at}", retry_attempts=0) for at in "aab"]
+        assert silent.next_msg(5 * SCALE).subject == "$JS.FAKE.API.STREAM.NAMES"
+        called = threading.Event()
+        far.publish_async(stream_name).add_done_callback(lambda _: called.set())
+        assert called.wait(1)
+        assert not any(future.done() for future in lost)
+        with pytest.raises(jetstream_sync.TimeoutError):
+            far.publish_async_completed(0.1)
+        for future in lost:
+            with pytest.raises(
+                errors.NoStreamResponseError, match="'.*[.][ab]': .*may have no leader"
+            ):
+                future.result(5 * SCALE)
+        far.publish_async_completed(1)
+        # The second subject has the reason of the first one.
+        asked = [silent.next_msg(1).data for _ in range(silent.pending_msgs)]
+        assert [data for data in asked if b".b" in data] == []
+
+
 def test_a_stream_that_comes_during_the_retries_gets_the_message_once(js, nc, stream_name):
     """A stream created meanwhile gets the repeated message, and the future its ack."""
     sent = nc.stats["out_msgs"]

@@ -18,7 +18,10 @@ def test_lost_majorities(cluster):
     first, *others = cluster.servers
     with jetstream_sync.connect(first.url) as nc:
         js = nc.jetstream(timeout=5)
-        stream = js.create_stream(name="S", subjects=["s"], num_replicas=2)
+        stream = js.create_stream(
+            name="S", subjects=["s"], num_replicas=2, allow_atomic=True, allow_batched=True
+        )
+        js.publish_batch([("s", b"")])  # the level of the API is known from then on
         peers = {"leader": stream.info().cluster.leader}
         peers |= {peer.name: peer.name for peer in stream.info().cluster.replicas}
         stream.create_consumer(name="C")
@@ -27,6 +30,12 @@ def test_lost_majorities(cluster):
         down = next(server for server in others if server.name in peers.values())
         down.kill()
         wait_until(lambda: "'S' has no leader" in failure(lambda: js.publish("s", b"")), limit=40)
+        for call in (
+            lambda: js.publish_async("s", b"", timeout=10).result(),
+            lambda: js.publish_batch([("s", b"")], timeout=10),
+            lambda: js.fast_publish(timeout=10).add("s"),
+        ):
+            wait_until(lambda call=call: "'S' has no leader" in failure(call), limit=40)
         with pytest.raises(errors.StreamNotFoundError, match="'NOPE'"):
             js.get_stream("NOPE")
         with pytest.raises(errors.ConsumerNotFoundError, match="'NOPE' of stream 'KV_B'"):
