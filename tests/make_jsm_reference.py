@@ -19,12 +19,12 @@ from pathlib import Path
 
 import click
 
-from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
-from jetstream_sync.cli import config
+from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig, cli
 from jetstream_sync.cli.commands import Node, default_of, parameters, walk
-from jetstream_sync.cli.config import FieldOption
 from jetstream_sync.cli.main import is_example, jsm
-from jetstream_sync.cli.status import MEANINGS
+from jetstream_sync.cli.shared import config
+from jetstream_sync.cli.shared.config import FieldOption
+from jetstream_sync.cli.shared.status import MEANINGS
 from jetstream_sync.records import field_docs
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -245,7 +245,8 @@ def _escaped(text: str) -> str:
 
 #: The records whose fields have options.
 _RECORDS = (StreamConfig, ConsumerConfig, KeyValueConfig, ObjectStoreConfig)
-HELP_FILE = Path(config.__file__).with_name("data") / "help.json"
+DATA = Path(cli.__file__).with_name("data")
+HELP_FILE = DATA / "help.json"
 
 
 def helps() -> str:
@@ -264,7 +265,7 @@ def helps() -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
-EXAMPLES_FILE = Path(config.__file__).with_name("data") / "examples.txt"
+EXAMPLES_FILE = DATA / "examples.txt"
 #: The number of examples of a command, and the longest one.
 _MAX_EXAMPLES = 2
 _MAX_LENGTH = 110

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 import jetstream_sync
-from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.listings import Lister
-from jetstream_sync.cli.settings import Settings
-from jetstream_sync.cli.top_app import TopApp
-from jetstream_sync.cli.top_data import Collector, TopOptions
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.listings import Lister
+from jetstream_sync.cli.shared.settings import Settings
+from jetstream_sync.cli.top.app import TopApp
+from jetstream_sync.cli.top.data import Collector, TopOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Reject, Worker
 

@@ -59,6 +59,16 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "writing": {"reading"},
     },
     "workers": {"runtime": set(), "operations": {"runtime"}},
+    "cli": {
+        "shared": set(),
+        "messages": {"shared"},
+        "streams": {"messages", "shared"},
+        "consumers": {"streams", "messages", "shared"},
+        "buckets": {"streams", "messages", "shared"},
+        "server": {"streams", "shared"},
+        "workers": {"shared"},
+        "top": {"consumers", "workers", "streams", "messages", "shared"},
+    },
 }
 ENTRY_POINTS: dict[str, set[str]] = {
     "jetstream": {"context.py"},
@@ -68,6 +78,8 @@ ENTRY_POINTS: dict[str, set[str]] = {
         *("__init__.py", "worker.py", "run.py", "metrics.py", "running.py", "command.py"),
         *("testing.py", "verify.py"),
     },
+    # The tree of commands, and the commands that need no server.
+    "cli": {"main.py", "commands.py", "context.py"},
 }
 
 # Where a part may import only some modules of another part.
@@ -111,13 +123,13 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
-    "json": {"codec.py", "contexts.py", "differences.py", "cli/env.py", "workers"},
+    "json": {"codec.py", "contexts.py", "differences.py", "cli/shared/env.py", "workers"},
     "logging": {"client", "jetstream", "cli", "spark", "workers", "django"},
     # Handlers run in processes: pipes, and the import of the main module.
     "multiprocessing": {"workers/runtime/processes.py", "workers/runtime/child.py"},
     "queue": {"client", "workers"},
     # A read of standard input must not miss a Ctrl-C just before it.
-    "select": {"net", "cli/long_running.py", "workers/operations/heartbeat.py"},
+    "select": {"net", "cli/shared/long_running.py", "workers/operations/heartbeat.py"},
     "selectors": {"net"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
     "socket": {
@@ -167,11 +179,11 @@ THIRD_PARTY: dict[str, set[str]] = {
     # questionary draws with it, and takes its output object.
     "prompt_toolkit": {"cli"},
     "rich": {"cli"},
-    "textual": {"cli/top_app.py"},
-    "aiohttp": {"cli/top_web.py"},
-    "aiohttp_jinja2": {"cli/top_web.py"},
-    "jinja2": {"cli/top_web.py"},
-    "textual_serve": {"cli/top_web.py"},
+    "textual": {"cli/top/app.py"},
+    "aiohttp": {"cli/top/web.py"},
+    "aiohttp_jinja2": {"cli/top/web.py"},
+    "jinja2": {"cli/top/web.py"},
+    "textual_serve": {"cli/top/web.py"},
     "pyarrow": {"spark"},
     "pyspark": {"spark", "top_level"},
     "pytest": {"pytest_plugin"},
@@ -194,8 +206,8 @@ MAX_ATTRIBUTES = 20  # that the methods of a class assign to its instances
 MAX_PARAMETERS = 10  # without `self` and `cls`
 #: Functions with more: each option is a parameter of its own.
 MANY_PARAMETERS = {
-    "cli/messages.py sub": "click passes each option of the command",
-    "cli/stream_messages.py view": "click passes each option of the command",
+    "cli/messages/receive.py sub": "click passes each option of the command",
+    "cli/streams/messages.py view": "click passes each option of the command",
     "jetstream/context.py schedule": "the public options of a schedule and of a message",
     "workers/worker.py schedule": "the public options of a schedule and of a call",
 }

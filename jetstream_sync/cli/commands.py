@@ -14,13 +14,13 @@ from click.shell_completion import get_completion_class
 
 from .. import errors
 from ..exit_status import ExitStatus
-from .env import parse_json
 from .main import NounGroup
-from .output import emit
-from .render import Block, Field, show_blocks, show_rows
-from .settings import Settings, command
-from .status import MEANINGS, CommandError
-from .values import ANY_CASE_PATTERN
+from .shared.env import parse_json
+from .shared.output import emit
+from .shared.render import Block, Field, show_blocks, show_rows
+from .shared.settings import Settings, command
+from .shared.status import MEANINGS, CommandError
+from .shared.values import ANY_CASE_PATTERN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ from .. import errors
 from ..address import parse_servers
 from ..contexts import KEYS, fault_in, scheme_of
 from ..exit_status import ExitStatus
-from .context_store import Contexts, complete_context, redacted
-from .env import json_text, parse_json
-from .output import deletions, emit_names, emit_text, note
-from .prompts import Asker
-from .render import Block, Field, show_blocks, show_rows
-from .settings import (
+from .shared.context_store import Contexts, complete_context, redacted
+from .shared.env import json_text, parse_json
+from .shared.output import deletions, emit_names, emit_text, note
+from .shared.prompts import Asker
+from .shared.render import Block, Field, show_blocks, show_rows
+from .shared.settings import (
     DEFAULT_SERVER,
     LOGIN_PARTS,
     EffectiveLogin,
@@ -28,8 +28,8 @@ from .settings import (
     command,
     read_password,
 )
-from .status import CommandError, one_line
-from .values import force_option, names_option, option
+from .shared.status import CommandError, one_line
+from .shared.values import force_option, names_option, option
 
 
 def _contexts(settings: Settings) -> Contexts:

@@ -26,11 +26,18 @@ import click
 from .. import errors
 from ..exit_status import ExitStatus
 from ..version import __version__
-from .env import Environment, guard_standard_streams, json_text, readable_json
-from .output import emit_text
-from .settings import Settings, common_options
-from .status import CommandError, document_of, exit_status, hint_of, is_about_output, one_line
-from .values import option
+from .shared.env import Environment, guard_standard_streams, json_text, readable_json
+from .shared.output import emit_text
+from .shared.settings import Settings, common_options
+from .shared.status import (
+    CommandError,
+    document_of,
+    exit_status,
+    hint_of,
+    is_about_output,
+    one_line,
+)
+from .shared.values import option
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -170,54 +177,56 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
 
 _STEP_DOWN: Final = "stepdown sd elect down d"
 _STREAM_CLUSTER: Final = {
-    "step-down": Entry("Elect another leader.", "cluster:stream_step_down", _STEP_DOWN),
-    "peer-remove": Entry("Remove a server from the replicas.", "cluster:peer_remove", "pr"),
-    "balance": Entry("Spread leaders evenly over the servers.", "cluster:stream_balance"),
+    "step-down": Entry("Elect another leader.", "server.cluster:stream_step_down", _STEP_DOWN),
+    "peer-remove": Entry("Remove a server from the replicas.", "server.cluster:peer_remove", "pr"),
+    "balance": Entry("Spread leaders evenly over the servers.", "server.cluster:stream_balance"),
 }
 _CONSUMER_CLUSTER: Final = {
-    "step-down": Entry("Elect another leader.", "cluster:consumer_step_down", _STEP_DOWN),
-    "balance": Entry("Spread leaders evenly over the servers.", "cluster:consumer_balance"),
+    "step-down": Entry("Elect another leader.", "server.cluster:consumer_step_down", _STEP_DOWN),
+    "balance": Entry("Spread leaders evenly over the servers.", "server.cluster:consumer_balance"),
 }
 _STREAM: Final = {
-    "add": Entry("Create a stream.", "stream_config", "create new"),
+    "add": Entry("Create a stream.", "streams.change", "create new"),
     "ls": Entry(
         "List the streams, or find some of them.",
-        "streams",
+        "streams.streams",
         "list l find query",
         shortcuts=dict.fromkeys(("report", "rep"), ("--long", "--sort", "bytes")),
     ),
     "info": Entry(
         "Show the config and state of a stream.",
-        "streams",
+        "streams.streams",
         "nfo i",
         shortcuts={"state": ("--state",)},
     ),
-    "edit": Entry("Edit the config of a stream.", "stream_config", "update"),
-    "rm": Entry("Delete streams with their messages and consumers.", "streams", "delete del"),
-    "purge": Entry("Delete all or some messages of a stream.", "streams"),
-    "view": Entry("Read the messages of a stream.", "stream_messages", "v"),
-    "get": Entry("Read one message.", "stream_messages"),
-    "rmm": Entry("Delete single messages.", "stream_messages"),
-    "subjects": Entry("Count the messages of each subject.", "streams", "subj"),
-    "gaps": Entry("List the ranges of deleted sequences.", "streams"),
-    "schedules": Entry("List the scheduled messages of a stream.", "streams"),
-    "seal": Entry("Make a stream read-only, permanently.", "stream_config"),
-    "copy": Entry("Create a stream with the config of another one.", "stream_config", "cp"),
-    "backup": Entry("Save a stream to a directory.", "backup", "snapshot"),
-    "restore": Entry("Restore a stream from a backup.", "backup"),
+    "edit": Entry("Edit the config of a stream.", "streams.change", "update"),
+    "rm": Entry(
+        "Delete streams with their messages and consumers.", "streams.streams", "delete del"
+    ),
+    "purge": Entry("Delete all or some messages of a stream.", "streams.streams"),
+    "view": Entry("Read the messages of a stream.", "streams.messages", "v"),
+    "get": Entry("Read one message.", "streams.messages"),
+    "rmm": Entry("Delete single messages.", "streams.messages"),
+    "subjects": Entry("Count the messages of each subject.", "streams.streams", "subj"),
+    "gaps": Entry("List the ranges of deleted sequences.", "streams.streams"),
+    "schedules": Entry("List the scheduled messages of a stream.", "streams.streams"),
+    "seal": Entry("Make a stream read-only, permanently.", "streams.change"),
+    "copy": Entry("Create a stream with the config of another one.", "streams.change", "cp"),
+    "backup": Entry("Save a stream to a directory.", "streams.backup", "snapshot"),
+    "restore": Entry("Restore a stream from a backup.", "streams.backup"),
     "cluster": Entry("Manage leader and replicas.", aliases="c", commands=_STREAM_CLUSTER),
 }
 _DLQ: Final = {
-    "setup": Entry("Create a stream that stores the advisories.", "dlq"),
-    "ls": Entry("List dead letters.", "dlq", "list l"),
-    "show": Entry("Show a dead letter.", "dlq", "view get"),
-    "requeue": Entry("Publish dead letters again.", "dlq", "retry"),
+    "setup": Entry("Create a stream that stores the advisories.", "consumers.dlq"),
+    "ls": Entry("List dead letters.", "consumers.dlq", "list l"),
+    "show": Entry("Show a dead letter.", "consumers.dlq", "view get"),
+    "requeue": Entry("Publish dead letters again.", "consumers.dlq", "retry"),
 }
 _CONSUMER: Final = {
-    "add": Entry("Create a consumer.", "consumer_config", "create new"),
+    "add": Entry("Create a consumer.", "consumers.change", "create new"),
     "ls": Entry(
         "List the consumers of a stream, or find some of them.",
-        "consumers",
+        "consumers.consumers",
         "list l",
         shortcuts={
             "report": ("--all-streams", "--long"),
@@ -226,20 +235,20 @@ _CONSUMER: Final = {
     ),
     "info": Entry(
         "Show a consumer's configuration and state.",
-        "consumers",
+        "consumers.consumers",
         "nfo i",
         shortcuts={"state": ("--state",)},
     ),
-    "next": Entry("Fetch and acknowledge messages.", "messages", "n"),
-    "sub": Entry("Show a consumer's messages as they arrive.", "messages:consumer_sub"),
-    "sample": Entry("Show acknowledgement samples as they arrive.", "events"),
-    "edit": Entry("Change a consumer.", "consumer_config", "update"),
-    "copy": Entry("Copy a consumer.", "consumer_config", "cp"),
-    "rm": Entry("Delete consumers.", "consumers", "delete del"),
-    "pause": Entry("Pause a consumer.", "consumers"),
-    "resume": Entry("Resume a paused consumer.", "consumers"),
-    "unpin": Entry("Unpin the client of a priority group.", "consumers"),
-    "reset": Entry("Reset the position of a consumer.", "consumers"),
+    "next": Entry("Fetch and acknowledge messages.", "messages.receive", "n"),
+    "sub": Entry("Show a consumer's messages as they arrive.", "messages.receive:consumer_sub"),
+    "sample": Entry("Show acknowledgement samples as they arrive.", "messages.events"),
+    "edit": Entry("Change a consumer.", "consumers.change", "update"),
+    "copy": Entry("Copy a consumer.", "consumers.change", "cp"),
+    "rm": Entry("Delete consumers.", "consumers.consumers", "delete del"),
+    "pause": Entry("Pause a consumer.", "consumers.consumers"),
+    "resume": Entry("Resume a paused consumer.", "consumers.consumers"),
+    "unpin": Entry("Unpin the client of a priority group.", "consumers.consumers"),
+    "reset": Entry("Reset the position of a consumer.", "consumers.consumers"),
     "dlq": Entry(
         "Find and republish dead letters.\n\n"
         "A message becomes a dead letter when it reaches the consumer's --max-deliver, or when a client "
@@ -252,105 +261,105 @@ _CONSUMER: Final = {
     "cluster": Entry("Manage the leaders of consumers.", aliases="c", commands=_CONSUMER_CLUSTER),
 }
 _KV: Final = {
-    "add": Entry("Create a bucket.", "kv", "new"),
-    "edit": Entry("Change the config of a bucket.", "kv"),
-    "ls": Entry("List the buckets, or the keys of a bucket.", "kv", "list keys"),
-    "info": Entry("Show the config and state of a bucket.", "kv", "status view"),
-    "get": Entry("Read the value of a key.", "kv"),
-    "put": Entry("Store the value of a key.", "kv"),
-    "create": Entry("Store the value of a key that does not exist.", "kv"),
-    "update": Entry("Store the value of a key whose revision is known.", "kv"),
-    "revert": Entry("Store an older value of a key again.", "kv"),
-    "del": Entry("Delete keys, or a bucket.", "kv:delete", "rm delete"),
-    "purge": Entry("Delete a key with its history.", "kv"),
-    "compact": Entry("Purge deleted keys to free their space.", "kv"),
-    "history": Entry("Show the stored revisions of a key.", "kv"),
-    "watch": Entry("Show changes of keys as they happen.", "kv"),
+    "add": Entry("Create a bucket.", "buckets.kv", "new"),
+    "edit": Entry("Change the config of a bucket.", "buckets.kv"),
+    "ls": Entry("List the buckets, or the keys of a bucket.", "buckets.kv", "list keys"),
+    "info": Entry("Show the config and state of a bucket.", "buckets.kv", "status view"),
+    "get": Entry("Read the value of a key.", "buckets.kv"),
+    "put": Entry("Store the value of a key.", "buckets.kv"),
+    "create": Entry("Store the value of a key that does not exist.", "buckets.kv"),
+    "update": Entry("Store the value of a key whose revision is known.", "buckets.kv"),
+    "revert": Entry("Store an older value of a key again.", "buckets.kv"),
+    "del": Entry("Delete keys, or a bucket.", "buckets.kv:delete", "rm delete"),
+    "purge": Entry("Delete a key with its history.", "buckets.kv"),
+    "compact": Entry("Purge deleted keys to free their space.", "buckets.kv"),
+    "history": Entry("Show the stored revisions of a key.", "buckets.kv"),
+    "watch": Entry("Show changes of keys as they happen.", "buckets.kv"),
 }
 _OBJECT: Final = {
-    "add": Entry("Create a bucket.", "objects", "create new"),
-    "edit": Entry("Change the config of a bucket.", "objects"),
-    "put": Entry("Store a file or standard input as an object.", "objects"),
-    "get": Entry("Write an object to a file or standard output.", "objects"),
-    "ls": Entry("List the buckets, or the objects of a bucket.", "objects", "list"),
-    "info": Entry("Show a bucket or an object.", "objects", "status show i"),
-    "del": Entry("Delete objects, or a bucket.", "objects:delete", "rm delete"),
-    "compact": Entry("Delete chunks of uploads that never ended.", "objects"),
-    "seal": Entry("Make a bucket read-only, permanently.", "objects"),
-    "watch": Entry("Show changes of objects as they happen.", "objects"),
+    "add": Entry("Create a bucket.", "buckets.objects", "create new"),
+    "edit": Entry("Change the config of a bucket.", "buckets.objects"),
+    "put": Entry("Store a file or standard input as an object.", "buckets.objects"),
+    "get": Entry("Write an object to a file or standard output.", "buckets.objects"),
+    "ls": Entry("List the buckets, or the objects of a bucket.", "buckets.objects", "list"),
+    "info": Entry("Show a bucket or an object.", "buckets.objects", "status show i"),
+    "del": Entry("Delete objects, or a bucket.", "buckets.objects:delete", "rm delete"),
+    "compact": Entry("Delete chunks of uploads that never ended.", "buckets.objects"),
+    "seal": Entry("Make a bucket read-only, permanently.", "buckets.objects"),
+    "watch": Entry("Show changes of objects as they happen.", "buckets.objects"),
 }
 _ACCOUNT_REPORT: Final = {
     "connections": Entry(
-        "List its connections.", "server_reports:account_connections", "conn connz conns"
+        "List its connections.", "server.reports:account_connections", "conn connz conns"
     ),
     "statistics": Entry(
-        "Show connections and traffic on each server.", "server_reports", "stats statsz"
+        "Show connections and traffic on each server.", "server.reports", "stats statsz"
     ),
 }
 _SERVER_REPORT: Final = {
-    "jetstream": Entry("Compare the use of JetStream.", "server_reports", "jsz js"),
+    "jetstream": Entry("Compare the use of JetStream.", "server.reports", "jsz js"),
     "connections": Entry(
-        "List the connections.", "server_reports:server_connections", "conn connz conns"
+        "List the connections.", "server.reports:server_connections", "conn connz conns"
     ),
-    "accounts": Entry("Compare the accounts.", "server_reports", "acct"),
-    "health": Entry("Show whether the servers are healthy.", "server_reports"),
-    "routes": Entry("List the routes of the clusters.", "server_reports", "routez"),
-    "gateways": Entry("List the connections between clusters.", "server_reports", "gatewayz"),
-    "leafnodes": Entry("List the leaf nodes.", "server_reports", "leafz"),
+    "accounts": Entry("Compare the accounts.", "server.reports", "acct"),
+    "health": Entry("Show whether the servers are healthy.", "server.reports"),
+    "routes": Entry("List the routes of the clusters.", "server.reports", "routez"),
+    "gateways": Entry("List the connections between clusters.", "server.reports", "gatewayz"),
+    "leafnodes": Entry("List the leaf nodes.", "server.reports", "leafz"),
 }
 _ACCOUNT: Final = {
-    "info": Entry("Show usage, limits and the connection.", "account:account_info", "nfo i"),
+    "info": Entry("Show usage, limits and the connection.", "server.account:account_info", "nfo i"),
     "report": Entry("Show the traffic of the account.", aliases="rep", commands=_ACCOUNT_REPORT),
-    "backup": Entry("Back up all streams to a directory.", "backup:backup_account"),
-    "restore": Entry("Restore the streams from a backup.", "backup:restore_account"),
+    "backup": Entry("Back up all streams to a directory.", "streams.backup:backup_account"),
+    "restore": Entry("Restore the streams from a backup.", "streams.backup:restore_account"),
 }
 _ERRORS: Final = {
     "ls": Entry("List the errors that match a pattern.", "commands:list_errors", "list l search"),
     "lookup": Entry("Show the errors with some err_codes.", "commands:lookup_errors", "info get"),
 }
 _SERVER_CHECK: Final = {
-    "connection": Entry("Check the connection to a server.", "check", "conn"),
-    "stream": Entry("Check a stream.", "check"),
-    "consumer": Entry("Check a consumer.", "check"),
-    "message": Entry("Check the last message of a stream.", "check", "msg"),
-    "jetstream": Entry("Check the account's use of JetStream.", "check", "js"),
-    "meta": Entry("Check the meta group of the servers.", "check"),
-    "kv": Entry("Check a key-value bucket.", "check"),
-    "credential": Entry("Check a credentials file.", "check"),
+    "connection": Entry("Check the connection to a server.", "server.check", "conn"),
+    "stream": Entry("Check a stream.", "server.check"),
+    "consumer": Entry("Check a consumer.", "server.check"),
+    "message": Entry("Check the last message of a stream.", "server.check", "msg"),
+    "jetstream": Entry("Check the account's use of JetStream.", "server.check", "js"),
+    "meta": Entry("Check the meta group of the servers.", "server.check"),
+    "kv": Entry("Check a key-value bucket.", "server.check"),
+    "credential": Entry("Check a credentials file.", "server.check"),
 }
 _SERVER_CLUSTER: Final = {
-    "step-down": Entry("Elect another meta leader.", "cluster:meta_step_down", _STEP_DOWN),
+    "step-down": Entry("Elect another meta leader.", "server.cluster:meta_step_down", _STEP_DOWN),
     "peer-remove": Entry(
-        "Remove a server that is gone for good.", "cluster:meta_peer_remove", "pr"
+        "Remove a server that is gone for good.", "server.cluster:meta_peer_remove", "pr"
     ),
 }
 _SERVER: Final = {
-    "run": Entry("Run a nats-server for development until Ctrl-C.", "server", "start"),
+    "run": Entry("Run a nats-server for development until Ctrl-C.", "server.server", "start"),
     "check": Entry(
         "Run a check for a monitoring system.\n\n"
         "The exit status is that of a Nagios plugin: 0 OK, 1 warning, 2 critical; with --format "
         "prometheus it is 0.",
         commands=_SERVER_CHECK,
     ),
-    "ls": Entry("List the servers with their load.", "server", "list"),
-    "info": Entry("Show the configuration and the load of a server.", "server", "i"),
-    "ping": Entry("Measure the reply times of the servers.", "server"),
+    "ls": Entry("List the servers with their load.", "server.server", "list"),
+    "info": Entry("Show the configuration and the load of a server.", "server.server", "i"),
+    "ping": Entry("Measure the reply times of the servers.", "server.server"),
     "report": Entry("Compare the servers.", aliases="rep", commands=_SERVER_REPORT),
-    "request": Entry("Show what the servers report, as JSON.", "server", "req"),
+    "request": Entry("Show what the servers report, as JSON.", "server.server", "req"),
     "cluster": Entry("Manage the meta group.", aliases="c raft", commands=_SERVER_CLUSTER),
 }
 
 _SERVICE: Final = {
-    "ls": Entry("List the running services.", "services", "list l"),
-    "info": Entry("Show the description and the endpoints of a service.", "services", "i"),
-    "stats": Entry("Show requests, errors and times of endpoints.", "services"),
-    "ping": Entry("Measure the reply times of services.", "services"),
+    "ls": Entry("List the running services.", "workers.services", "list l"),
+    "info": Entry("Show the description and the endpoints of a service.", "workers.services", "i"),
+    "stats": Entry("Show requests, errors and times of endpoints.", "workers.services"),
+    "ping": Entry("Measure the reply times of services.", "workers.services"),
 }
 _COUNTER: Final = {
-    "ls": Entry("List the counters of a stream.", "services:list_counters", "list l"),
-    "get": Entry("Show the value of a counter.", "services:get_counter"),
-    "add": Entry("Add to a counter.", "services:add_counter", "incr"),
-    "reset": Entry("Set a counter to 0.", "services:reset_counter"),
+    "ls": Entry("List the counters of a stream.", "workers.services:list_counters", "list l"),
+    "get": Entry("Show the value of a counter.", "workers.services:get_counter"),
+    "add": Entry("Add to a counter.", "workers.services:add_counter", "incr"),
+    "reset": Entry("Set a counter to 0.", "workers.services:reset_counter"),
 }
 
 _CONTEXT: Final = {
@@ -365,34 +374,34 @@ _CONTEXT: Final = {
     "rm": Entry("Delete contexts.", "context", "delete del"),
 }
 _WORKER: Final = {
-    "run": Entry("Handle messages until Ctrl-C or SIGTERM.", "worker"),
-    "check": Entry("Check that a worker can run.", "worker"),
-    "setup": Entry("Create the streams, buckets and consumers of a worker.", "worker"),
-    "verify": Entry("Compare calls with their messages and dead letters.", "worker"),
-    "replay": Entry("Run one dead letter through its handler here.", "worker"),
-    "schedules": Entry("List the schedules of a worker, or delete unused ones.", "worker"),
-    "ls": Entry("List the processes of running workers.", "worker", "list l"),
-    "running": Entry("List the messages that workers handle now.", "worker"),
-    "stacks": Entry("Show what the threads of workers do now.", "worker"),
+    "run": Entry("Handle messages until Ctrl-C or SIGTERM.", "workers.worker"),
+    "check": Entry("Check that a worker can run.", "workers.worker"),
+    "setup": Entry("Create the streams, buckets and consumers of a worker.", "workers.worker"),
+    "verify": Entry("Compare calls with their messages and dead letters.", "workers.worker"),
+    "replay": Entry("Run one dead letter through its handler here.", "workers.worker"),
+    "schedules": Entry("List the schedules of a worker, or delete unused ones.", "workers.worker"),
+    "ls": Entry("List the processes of running workers.", "workers.worker", "list l"),
+    "running": Entry("List the messages that workers handle now.", "workers.worker"),
+    "stacks": Entry("Show what the threads of workers do now.", "workers.worker"),
 }
 _TASK: Final = {
-    "ls": Entry("List the calls of tasks.", "tasks", "list l"),
-    "show": Entry("Show a call of a task.", "tasks", "info i"),
+    "ls": Entry("List the calls of tasks.", "workers.tasks", "list l"),
+    "show": Entry("Show a call of a task.", "workers.tasks", "info i"),
 }
 _BENCH_JS: Final = {
     "pub": Entry(
         "Publish to a stream.",
         commands={
-            "sync": Entry("Wait for each acknowledgement.", "bench:js_pub_sync"),
-            "async": Entry("Publish asynchronously.", "bench:js_pub_async"),
+            "sync": Entry("Wait for each acknowledgement.", "messages.bench:js_pub_sync"),
+            "async": Entry("Publish asynchronously.", "messages.bench:js_pub_async"),
         },
     ),
-    "fetch": Entry("Fetch messages in batches.", "bench:js_fetch"),
-    "ordered": Entry("Read a stream in order.", "bench:js_ordered"),
+    "fetch": Entry("Fetch messages in batches.", "messages.bench:js_fetch"),
+    "ordered": Entry("Read a stream in order.", "messages.bench:js_ordered"),
 }
 _BENCH: Final = {
-    "pub": Entry("Publish core NATS messages.", "bench"),
-    "sub": Entry("Receive core NATS messages.", "bench"),
+    "pub": Entry("Publish core NATS messages.", "messages.bench"),
+    "sub": Entry("Receive core NATS messages.", "messages.bench"),
     "js": Entry("Measure streams.", commands=_BENCH_JS),
 }
 
@@ -417,12 +426,12 @@ COMMANDS: Final = {
     "object": Entry("Manage object stores and their objects.", aliases="obj", commands=_OBJECT),
     "service": Entry("Discover running services.", aliases="micro", commands=_SERVICE),
     "counter": Entry("Read and change counters.", commands=_COUNTER),
-    "pub": Entry("Publish messages.", "pub", "publish"),
-    "req": Entry("Send a request and show the replies.", "pub", "request"),
-    "reply": Entry("Answer requests.", "pub"),
-    "sub": Entry("Show messages as they arrive.", "messages", "subscribe"),
-    "trace": Entry("Trace the route of a message.", "trace"),
-    "apply": Entry("Create or update streams and consumers from a file.", "apply"),
+    "pub": Entry("Publish messages.", "messages.pub", "publish"),
+    "req": Entry("Send a request and show the replies.", "messages.pub", "request"),
+    "reply": Entry("Answer requests.", "messages.pub"),
+    "sub": Entry("Show messages as they arrive.", "messages.receive", "subscribe"),
+    "trace": Entry("Trace the route of a message.", "messages.trace"),
+    "apply": Entry("Create or update streams and consumers from a file.", "streams.apply"),
     "context": Entry(
         "Manage named logins, shared with the nats command.\n\n"
         "A context is a file with the address and login of a server. The selected context is used when "
@@ -430,8 +439,8 @@ COMMANDS: Final = {
         aliases="ctx",
         commands=_CONTEXT,
     ),
-    "events": Entry("Show JetStream advisories and metrics.", "events", "event e"),
-    "top": Entry("Watch streams, consumers, workers and dead letters.", "top"),
+    "events": Entry("Show JetStream advisories and metrics.", "messages.events", "event e"),
+    "top": Entry("Watch streams, consumers, workers and dead letters.", "top.top"),
     "worker": Entry(
         "Run functions that handle messages, and show what running workers do.\n\n"
         "A worker is defined in a Python module, with jetstream_sync.workers.Worker. Its server is in the "
@@ -448,10 +457,10 @@ COMMANDS: Final = {
         "reply, else a sample of the messages.",
         commands=_BENCH,
     ),
-    "rtt": Entry("Measure the round-trip time to servers.", "account"),
+    "rtt": Entry("Measure the round-trip time to servers.", "server.account"),
     "errors": Entry("Look up JetStream error codes.", aliases="err error", commands=_ERRORS),
     "server": Entry("Watch the servers, or run one.", aliases="srv", commands=_SERVER),
-    "demo": Entry("Process orders exactly once in a demo pipeline.", "demo"),
+    "demo": Entry("Process orders exactly once in a demo pipeline.", "workers.demo"),
     "completion": Entry("Generate the shell completion script.", "commands"),
     "commands": Entry("List all commands.", "commands"),
     "help": Entry("Show the help of a command.", "commands:help_"),

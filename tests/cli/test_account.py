@@ -10,7 +10,7 @@ from fixtures.rawnats import RawClient
 from fixtures.server import wait_for_peers
 from fixtures.threads import wait_until
 
-from jetstream_sync.cli.backup import open_backup
+from jetstream_sync.cli.streams.backup import open_backup
 from jetstream_sync.server import NatsCluster, NatsServer
 
 

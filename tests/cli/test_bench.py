@@ -10,8 +10,8 @@ import pytest
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
 
-from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.render import show_progress
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.render import show_progress
 
 STREAM_KINDS = ("js pub sync", "js pub async", "js fetch", "js ordered")
 

@@ -11,7 +11,7 @@ from fixtures.threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import TimeoutError
-from jetstream_sync.cli.long_running import wait_interruptibly
+from jetstream_sync.cli.shared.long_running import wait_interruptibly
 from jetstream_sync.net.clock import Deadline
 
 

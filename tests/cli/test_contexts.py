@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fixtures.jsm import Result, run_jsm
 
-from jetstream_sync.cli.context_store import Contexts
+from jetstream_sync.cli.shared.context_store import Contexts
 from jetstream_sync.server import NatsServer
 
 #: The keys of ADR-21, which are all in every file.

@@ -19,9 +19,9 @@ from fixtures.jsm import run_jsm
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync.cli.demo import OrderError, dispatch, price, read
-from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.main import run
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.workers.demo import OrderError, dispatch, price, read
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 

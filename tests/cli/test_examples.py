@@ -10,9 +10,9 @@ import click
 import pytest
 
 from jetstream_sync.cli.commands import walk
-from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.main import examples_of, jsm
-from jetstream_sync.cli.settings import Settings
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.settings import Settings
 
 COMMANDS = [
     " ".join(node.path)

@@ -12,7 +12,7 @@ from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream
-from jetstream_sync.cli.backup import open_backup
+from jetstream_sync.cli.streams.backup import open_backup
 from jetstream_sync.server import NatsCluster
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(150)]

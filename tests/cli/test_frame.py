@@ -21,10 +21,10 @@ from fixtures.threads import SCALE, wait_until
 import jetstream_sync
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
-from jetstream_sync.cli.long_running import failover, pause
 from jetstream_sync.cli.main import jsm as tree
-from jetstream_sync.cli.settings import Settings, common_options
-from jetstream_sync.cli.status import CommandError, exit_status, one_line
+from jetstream_sync.cli.shared.long_running import failover, pause
+from jetstream_sync.cli.shared.settings import Settings, common_options
+from jetstream_sync.cli.shared.status import CommandError, exit_status, one_line
 from jetstream_sync.exit_status import ExitStatus
 from jetstream_sync.server import NatsServer
 from jetstream_sync.version import install_command
@@ -217,14 +217,14 @@ def test_a_command_is_not_late_for_the_modules_of_others(words):
         check=False,
     )
     modules = set(done.stderr.decode().rpartition("|")[2].split())
-    assert "jetstream_sync.cli.settings" in modules
+    assert "jetstream_sync.cli.shared.settings" in modules
     assert words != "--help" or "rich" not in modules
     assert modules.isdisjoint(
         {"questionary", "prompt_toolkit", "hashlib", "tempfile", "ssl"}
         | {"asyncio", "email", "http", "jetstream_sync.server", "jetstream_sync.spark"}
         | {
             f"jetstream_sync.cli.{noun}"
-            for noun in ("streams", "consumers", "bench", "top", "demo")
+            for noun in ("streams", "consumers", "messages.bench", "top", "workers")
         }
     )
 
@@ -497,7 +497,7 @@ def test_a_failed_call_is_repeated_for_three_timeouts():
 )
 def test_a_call_is_repeated_after_a_transient_error(error, calls, monkeypatch):
     """An election passes; a closed connection or an unknown service does not, and ends the command at once."""
-    monkeypatch.setattr("jetstream_sync.cli.long_running.pause", lambda _: None)
+    monkeypatch.setattr("jetstream_sync.cli.shared.long_running.pause", lambda _: None)
     made = []
 
     def fail_once() -> str:

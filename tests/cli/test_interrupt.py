@@ -46,7 +46,7 @@ class Cycle:
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "jetstream_sync.cli.messages":
+        if name == "jetstream_sync.cli.messages.receive":
             sys.meta_path.remove(self)
             Cycle()
 
@@ -78,7 +78,7 @@ def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
         "jetstream_sync.cli.__main__",
         "click",
         "jetstream_sync.cli.main",
-        "jetstream_sync.cli.messages",
+        "jetstream_sync.cli.messages.receive",
     ],
 )
 def test_while_modules_are_imported(jsm, module):

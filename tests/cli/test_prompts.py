@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fixtures.jsm import Result, run_jsm
 
-from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.prompts import Asker
-from jetstream_sync.cli.settings import Settings
-from jetstream_sync.cli.status import CommandError
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.prompts import Asker
+from jetstream_sync.cli.shared.settings import Settings
+from jetstream_sync.cli.shared.status import CommandError
 from jetstream_sync.exit_status import ExitStatus
 
 

@@ -12,7 +12,7 @@ from make_jsm_reference import EXAMPLES_FILE, HELP_FILE, PAGE, examples, helps, 
 
 from jetstream_sync.cli.commands import parameters
 from jetstream_sync.cli.main import jsm
-from jetstream_sync.cli.stream_config import add
+from jetstream_sync.cli.streams.change import add
 from jetstream_sync.exit_status import ExitStatus
 
 NODES = nodes()

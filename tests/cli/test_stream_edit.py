@@ -16,8 +16,8 @@ from fixtures.jsm import Jsm
 from fixtures.rawnats import RawClient
 
 from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
-from jetstream_sync.cli.config import check_updates
-from jetstream_sync.cli.status import CommandError
+from jetstream_sync.cli.shared.config import check_updates
+from jetstream_sync.cli.shared.status import CommandError
 from jetstream_sync.declare import Declared
 from jetstream_sync.differences import changed_fields
 

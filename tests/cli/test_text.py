@@ -8,7 +8,7 @@ import pytest
 from fixtures.jsm import Jsm
 from fixtures.rawnats import RawClient
 
-from jetstream_sync.cli.env import readable, single_line, visible
+from jetstream_sync.cli.shared.env import readable, single_line, visible
 
 RED = "\x1b[31mred\x9b2J"
 

@@ -21,11 +21,11 @@ from textual.widgets import Button, Static, TabbedContent
 from jetstream_sync import Connection, JetStream, Stream, errors
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
-from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.listings import Listed, Lister
-from jetstream_sync.cli.settings import Settings
-from jetstream_sync.cli.top_app import TopApp, ViewTable
-from jetstream_sync.cli.top_data import (
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.listings import Listed, Lister
+from jetstream_sync.cli.shared.settings import Settings
+from jetstream_sync.cli.top.app import TopApp, ViewTable
+from jetstream_sync.cli.top.data import (
     CONSUMERS,
     STREAMS,
     AccountSnapshot,
@@ -597,7 +597,7 @@ def test_no_server(terminal):
 def test_without_the_extra(jsm, monkeypatch):
     """On a terminal, the command names the extra to install; tables do not need it."""
     monkeypatch.setitem(sys.modules, "textual", None)
-    monkeypatch.delitem(sys.modules, "jetstream_sync.cli.top_app")
+    monkeypatch.delitem(sys.modules, "jetstream_sync.cli.top.app")
     result = run_jsm("top", tty=True, TERM="xterm", NATS_URL=jsm.url)
     assert result.status == 1
     assert install_command("top") in result.err

@@ -49,7 +49,7 @@ EXAMPLES = {
     "cli,top": """
         import subprocess, sys
         from pathlib import Path
-        from jetstream_sync.cli import top_app
+        from jetstream_sync.cli.top import app
         jsm = Path(sys.executable).with_name("jsm")
         subprocess.run([jsm, "-s", {url!r}, "top", "--once"], check=True)
         """,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_sync.cli.check import Check, Level, Metric, Thresholds
+from jetstream_sync.cli.server.check import Check, Level, Metric, Thresholds
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from jetstream_sync import AckPolicy, DeliverPolicy
-from jetstream_sync.cli.reading import Settle, StreamStart, check_received
-from jetstream_sync.cli.status import CommandError
+from jetstream_sync.cli.messages.reading import Settle, StreamStart, check_received
+from jetstream_sync.cli.shared.status import CommandError
 
 NONE: dict[str, Any] = {"no_ack": False, "nak": None, "term": False, "confirmed": False}
 

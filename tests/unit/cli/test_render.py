@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.output import limit, size
-from jetstream_sync.cli.render import Block, Field, bad, show_blocks, show_rows, warn
-from jetstream_sync.cli.settings import Settings
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.output import limit, size
+from jetstream_sync.cli.shared.render import Block, Field, bad, show_blocks, show_rows, warn
+from jetstream_sync.cli.shared.settings import Settings
 
 pytest.importorskip("rich")
 

@@ -6,7 +6,13 @@ import click
 import pytest
 
 from jetstream_sync import errors
-from jetstream_sync.cli.status import CommandError, document_of, exit_status, hint_of, one_line
+from jetstream_sync.cli.shared.status import (
+    CommandError,
+    document_of,
+    exit_status,
+    hint_of,
+    one_line,
+)
 from jetstream_sync.exit_status import ExitStatus
 
 OUTAGE = "see 'jsm stream ls' and 'jsm server report health'"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.cli.output import Missing
-from jetstream_sync.cli.status import CommandError
-from jetstream_sync.cli.system import MetaGroup, Selection, check_replies
+from jetstream_sync.cli.shared.output import Missing
+from jetstream_sync.cli.shared.status import CommandError
+from jetstream_sync.cli.shared.system import MetaGroup, Selection, check_replies
 from jetstream_sync.exit_status import ExitStatus
 
 

@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from jetstream_sync.cli.outgoing import Values, fill, fill_text
-from jetstream_sync.cli.status import CommandError
+from jetstream_sync.cli.messages.outgoing import Values, fill, fill_text
+from jetstream_sync.cli.shared.status import CommandError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 VALUES = Values(count=7, time=MOMENT, id="me")

@@ -12,11 +12,11 @@ from fixtures.jsm import run_jsm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.cli.consumer_config import parse_deliver
-from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.output import count, counted, limit, size, when
-from jetstream_sync.cli.settings import Settings
-from jetstream_sync.cli.values import (
+from jetstream_sync.cli.consumers.change import parse_deliver
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.output import count, counted, limit, size, when
+from jetstream_sync.cli.shared.settings import Settings
+from jetstream_sync.cli.shared.values import (
     TIMEOUT,
     parse_duration,
     parse_limit,

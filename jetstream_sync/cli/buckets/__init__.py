@@ -1,0 +1,1 @@
+"""Commands on key-value buckets and object stores."""

@@ -1,0 +1,1 @@
+"""Commands on consumers and dead letters."""

@@ -1,0 +1,1 @@
+"""Commands on servers, clusters and accounts."""

@@ -1,0 +1,334 @@
+"""
+Listings of streams and consumers, with those that cannot be reached.
+
+An outage is when a listing is needed most: what answered is shown, what did not is a `Missing` row with the
+reason, and the command fails at the end. Requests for the consumers of several streams run in parallel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from ... import errors
+from ...exit_status import ExitStatus
+from ...net.clock import Deadline
+from ...subjects import KV_PREFIX, OBJECT_PREFIX
+from .long_running import failover_options
+from .names import suggesting
+from .output import Missing, counted, emit_names
+from .render import Field, ReportOptions, Table, write_reports
+from .settings import Settings
+from .status import CommandError, one_line
+from .values import Decorator, option
+
+if TYPE_CHECKING:
+    from ... import Connection, ConsumerInfo, JetStream, Listing, StreamInfo
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+#: The maximum number of requests that wait for their replies.
+_PARALLEL: Final = 16
+#: The longest single wait for them, in seconds.
+_SLICE_S: Final = 0.5
+#: Items of one page of a listing, and the time that a cluster waits for silent servers, for each page.
+_PAGE_ITEMS: Final = 256
+_PAGE_WAIT_S: Final = 4.0
+#: How long to wait for the names of consumers whose stream does not answer, in seconds.
+_NAMES_WAIT_S: Final = 2.0
+#: The number of names in an error.
+_MAX_NAMED: Final = 5
+#: The errors of a request for one of several streams; the others may answer.
+UNANSWERED: Final = (
+    errors.TimeoutError,
+    errors.NoRespondersError,
+    errors.APIError,
+    errors.PermissionsError,
+)
+#: A consumer whose name is not known.
+_UNKNOWN: Final = "?"
+#: Name prefixes of the streams of key-value buckets, object stores and MQTT.
+_INTERNAL_PREFIXES: Final = (KV_PREFIX, OBJECT_PREFIX, "$MQTT_")
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a stream belongs to a key-value bucket, an object store or MQTT."""
+    return name.startswith(_INTERNAL_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """The items of a listing, and those whose state is not known."""
+
+    noun: str
+    found: Sequence[T] = ()
+    missing: Sequence[Missing] = ()
+    more: errors.Error | None = None
+    """Why items are left out that have no name."""
+    selected: bool = False
+    """Whether the items are those that match conditions."""
+
+    @classmethod
+    def of(
+        cls,
+        noun: str,
+        listing: Listing[T],
+        document: Callable[[str], dict[str, Any]],
+        prefix: str = "",
+    ) -> Listed[T]:
+        """Return the items of a listing of the client; `document`: the JSON of a name."""
+        missing = [
+            Missing(
+                f"{prefix}{name}",
+                document(name),
+                "offline" if name in listing.offline else "unreachable",
+                reason,
+            )
+            for name, reason in listing.missing.items()
+        ]
+        more = None
+        if not listing.is_complete and not missing:
+            try:
+                listing.check()
+            except errors.Error as error:
+                more = error
+        return cls(noun, list(listing), missing, more)
+
+    def select(self, matches: Sequence[T], missing: Sequence[Missing]) -> Listed[T]:
+        """
+        Return only the items that match a condition.
+
+        `missing`: the items of which this is not known. What was missing before matches none.
+        """
+        return replace(self, found=matches, missing=[*self.missing, *missing], selected=True)
+
+    def shown(self) -> Sequence[Missing]:
+        """Return the missing items that are shown: all of them, unless conditions were given."""
+        return () if self.selected else self.missing
+
+    def rows(self, found: Sequence[T] | None = None) -> list[T | Missing]:
+        """Return the items in their order or another one, followed by what is missing."""
+        return [*(self.found if found is None else found), *self.shown()]
+
+    def check(self) -> None:
+        """
+        Raise an error if the listing is not complete.
+
+        Raises:
+            CommandError: some items are missing; the error names the first ones.
+
+        """
+        if self.more is not None:
+            raise CommandError(one_line(self.more), ExitStatus.FAILED)
+        if not self.missing:
+            return
+        names = [item.name for item in self.missing[:_MAX_NAMED]]
+        more = len(self.missing) - len(names)
+        listed = ", ".join(names) + (f" and {more:,} more" if more else "")
+        states = " or ".join(sorted({item.state for item in self.missing}))
+        text = f"{counted(len(self.missing), self.noun)} {states}: {listed}"
+        raise CommandError(f"the list is incomplete: {text}", ExitStatus.FAILED)
+
+
+class Lister:
+    """Lists what a connection can see."""
+
+    def __init__(self, settings: Settings, nc: Connection) -> None:
+        self._settings = settings
+        self._nc = nc
+        self.js: JetStream = settings.jetstream_on(nc)
+
+    def patient(self, items: int) -> JetStream:
+        """Return JetStream with a timeout for pages that the meta leader sends late."""
+        pages = -(-items // _PAGE_ITEMS) or 1
+        timeout = self._settings.timeout + pages * _PAGE_WAIT_S
+        return self._settings.jetstream_on(self._nc, timeout=timeout)
+
+    def streams(self, subject: str | None = None, *, everything: bool = True) -> Listed[StreamInfo]:
+        """Return the streams of the account, or those that store a subject."""
+        # The meta leader has the names, and answers at once if there is one.
+        names = self.js.stream_names(subject)
+        listed: Listed[StreamInfo]
+        try:
+            listing = self.patient(len(names)).list_streams(subject, allow_incomplete=True)
+        except errors.TimeoutError as error:
+            missing = [missing_stream(name, one_line(error)) for name in names]
+            listed = Listed("stream", missing=missing)
+        else:
+            listed = Listed.of("stream", listing, _stream_document)
+        if everything:
+            return listed
+        return replace(
+            listed,
+            found=[info for info in listed.found if not is_internal(info.config.name)],
+            missing=[item for item in listed.missing if not is_internal(item.name)],
+        )
+
+    def consumers(self, stream: str | None) -> Listed[ConsumerInfo]:
+        """
+        Return the consumers of a stream; ``None`` means all streams.
+
+        Raises:
+            CommandError: there is no such stream.
+
+        """
+        if stream is None:
+            return self.consumers_of(self.streams())
+        with suggesting(self.js, stream):
+            return self._consumers(stream, "")
+
+    def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
+        """Return the consumers of these streams, with one request for each stream that has any."""
+        busy = [info.config.name for info in streams.found if info.state.consumer_count]
+        lost = [item.name for item in streams.missing]
+        parts = [
+            *in_parallel(self._reached, busy),
+            # Their servers would not answer; the meta leader has the names.
+            *in_parallel(self._named, lost, min(self._settings.timeout, _NAMES_WAIT_S), _unknown),
+        ]
+        return Listed(
+            "consumer",
+            [info for part in parts for info in part.found],
+            [item for part in parts for item in part.missing],
+            streams.more or next((part.more for part in parts if part.more), None),
+        )
+
+    def _consumers(self, stream: str, prefix: str) -> Listed[ConsumerInfo]:
+        listing = self.patient(1).list_consumers(stream, allow_incomplete=True)
+        return Listed.of("consumer", listing, lambda name: _document(stream, name), prefix)
+
+    def _reached(self, stream: str) -> Listed[ConsumerInfo]:
+        """Return the consumers of one of all streams; without a reply they are missing."""
+        try:
+            return self._consumers(stream, f"{stream} > ")
+        except (errors.StreamNotFoundError, errors.InvalidNameError):
+            return Listed("consumer")  # deleted meanwhile, or a name that this client rejects
+        except UNANSWERED as error:
+            return _unknown(stream, one_line(error))
+
+    def _named(self, stream: str) -> Listed[ConsumerInfo]:
+        """Return the consumers of a stream that cannot be reached."""
+        try:
+            names = self.js.consumer_names(stream)
+        except (errors.StreamNotFoundError, errors.InvalidNameError):
+            return Listed("consumer")
+        except UNANSWERED:
+            return _unknown(stream)
+        rows = [missing_consumer(stream, name, _LOST) for name in names]
+        return Listed("consumer", missing=rows)
+
+
+@contextlib.contextmanager
+def lister(settings: Settings, *, repeats: bool = False) -> Iterator[Lister]:
+    """Open a connection for a ``with`` block, which reconnects if ``repeats``, and yield a `Lister` on it."""
+    with settings.connection(**(failover_options(settings) if repeats else {})) as nc:
+        yield Lister(settings, nc)
+
+
+#: Why the consumers of a stream that cannot be reached are not known.
+_LOST: Final = "its stream does not answer"
+
+
+def _stream_document(name: str) -> dict[str, Any]:
+    return {"config": {"name": name}}
+
+
+def _document(stream: str, name: str | None) -> dict[str, Any]:
+    return {"stream_name": stream, "config": {"name": name}}
+
+
+def missing_stream(name: str, reason: str) -> Missing:
+    """Return the row of a stream that could not be read."""
+    return Missing(name, _stream_document(name), "unreachable", reason)
+
+
+def missing_consumer(stream: str, name: str | None, reason: str) -> Missing:
+    """Return the row of a consumer that could not be read; ``None``: its name is not known either."""
+    title = f"{stream} > {name or _UNKNOWN}"
+    return Missing(title, _document(stream, name), "unreachable", reason)
+
+
+def _unknown(stream: str, reason: str = _LOST) -> Listed[ConsumerInfo]:
+    return Listed("consumer", missing=[missing_consumer(stream, None, reason)])
+
+
+def in_parallel(
+    call: Callable[[T], S],
+    items: Sequence[T],
+    timeout: float | None = None,
+    late: Callable[[T], S] | None = None,
+) -> list[S]:
+    """
+    Return the results of calls that run in parallel, a limited number at a time, in the order of the items.
+
+    `late`: returns the result of a call that has not ended after the timeout.
+    """
+    if not items:
+        return []
+    from concurrent.futures import Future, ThreadPoolExecutor, wait  # noqa: PLC0415 - few commands need it
+
+    deadline = Deadline(timeout)
+    pool = ThreadPoolExecutor(min(_PARALLEL, len(items)), "jsm-request")
+    try:
+        calls = [pool.submit(call, item) for item in items]
+        running: set[Future[S]] = set(calls)
+        while running and not deadline.expired():
+            # In slices, since a wait without limit may not be interrupted.
+            left = deadline.left()
+            running = wait(running, _SLICE_S if left is None else min(left, _SLICE_S)).not_done
+        return [
+            late(item) if late is not None and future in running else future.result()
+            for item, future in zip(items, calls, strict=True)
+        ]
+    finally:
+        # The end of the connection ends the requests.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+# --- output -------------------------------------------------------------------------------------
+
+#: Options of listings of streams and consumers.
+long_option: Decorator = option("-l, --long", "Show more columns, such as the servers.")
+
+
+def show_listed(
+    settings: Settings,
+    take: Callable[[], Listed[T]],
+    table: Table,
+    report: ReportOptions,
+    *,
+    key: Callable[[T], str],
+    sortable: Sequence[Field],
+) -> None:
+    """
+    Write a listing as a table, once or repeatedly; see `write_reports` for one that is not complete.
+
+    `key`: the name of an item. `sortable`: the columns by which it may be sorted.
+    """
+    listed: Listed[T] = Listed("")
+
+    def rows() -> list[Any]:
+        nonlocal listed
+        listed = take()
+        if report.sort == "name":
+            return sorted(
+                listed.rows(),
+                key=lambda row: row.name if isinstance(row, Missing) else key(row),
+                reverse=report.reverse,
+            )
+        return listed.rows(report.in_order(listed.found, sortable))
+
+    def check() -> None:
+        listed.check()
+
+    write_reports(settings, rows, table, watch=report.watch, check=check)
+
+
+def emit_listed_names(settings: Settings, listed: Listed[T], key: Callable[[T], str]) -> None:
+    """Write the names of a listing, one a line, also of what is missing; fail if it is not complete."""
+    missing = (row.name.replace(" > ", " ") for row in listed.shown() if _UNKNOWN not in row.name)
+    emit_names(settings, sorted([*map(key, listed.found), *missing]))
+    listed.check()

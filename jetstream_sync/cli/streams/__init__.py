@@ -1,0 +1,1 @@
+"""Commands on streams, their backups and their files."""

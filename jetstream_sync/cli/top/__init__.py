@@ -1,0 +1,1 @@
+"""``jsm top``, on a terminal and in a browser."""

@@ -1,0 +1,1 @@
+"""Commands on workers, their tasks, and services."""
