@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -101,18 +102,50 @@ def test_shared_connection_has_the_options_of_connect():
 
 def test_the_names_are_those_in_all():
     """`from jetstream_sync import *` and `jetstream_sync.NAME` give the same names."""
+    promised = set(jetstream_sync.__all__)
+    values = {name: getattr(jetstream_sync, name) for name in promised & set(dir(jetstream_sync))}
+    assert values.keys() == promised
     public = {
         name
         for name, value in vars(jetstream_sync).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType) and name != "annotations"
+        if not name.startswith("_") and not isinstance(value, ModuleType)
     }
-    promised = set(jetstream_sync.__all__)
-    assert public == {
-        name
-        for name in promised
-        if not name.startswith("_") and not isinstance(getattr(jetstream_sync, name), ModuleType)
-    }
+    assert public - promised == {"annotations", "import_module"}
     assert len(jetstream_sync.__all__) == len(promised), "a name stands twice"
+
+
+def test_type_checkers_know_the_same_names():
+    """The stub of the package imports each public name from the module that has it."""
+    stub = ast.parse(Path(jetstream_sync.__file__).with_suffix(".pyi").read_text("utf-8"))
+    typed = {
+        alias.asname: (node.module, alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    del typed[None]  # every error
+    lazy = {name: place for name, (place, _) in typed.items() if place not in {None, "version"}}
+    assert lazy == jetstream_sync._MODULES
+    assert typed.keys() | set(errors.__all__) == set(jetstream_sync.__all__)
+    assert all(name == original for name, (_, original) in typed.items())
+
+
+_FORK = """
+import os, sys, jetstream_sync
+before = "jetstream_sync.jetstream.context" in sys.modules
+pid = os.fork()
+if not pid:
+    os._exit(not all(name in vars(jetstream_sync) for name in jetstream_sync.__all__))
+print(before, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_fork_has_all_names():
+    """In a forked process an import could wait for a thread that does not exist there."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORK], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout == "False 0\n"
 
 
 def test_every_public_error_is_in_the_errors_module():
@@ -192,7 +225,13 @@ _MOST_MODULES = 118
 def test_importing_starts_nothing():
     """An import starts no thread, and loads nothing that only some programs need."""
     response = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _IMPORT],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            _IMPORT.replace("import jetstream_sync", "from jetstream_sync import *"),
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -234,7 +273,7 @@ def test_no_methods_are_generated_for_records():
     generated = {"__init__", "__repr__", "__setattr__", "__delattr__"}
     frozen = [
         value
-        for value in map(jetstream_sync.__dict__.get, jetstream_sync.__all__)
+        for value in (getattr(jetstream_sync, name) for name in jetstream_sync.__all__)
         if dataclasses.is_dataclass(value)
     ]
     assert len(frozen) > 40

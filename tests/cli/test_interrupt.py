@@ -86,7 +86,7 @@ def test_while_modules_are_imported(jsm, module):
     done = run(jsm, _AT_IMPORT.format(name=module), "sub", "interrupt")
     assert done.returncode == 130, done
     # The client is imported by the command that needs it.
-    runs = module.endswith((".messages", ".client.core", ".jetstream.pull_consumer"))
+    runs = module.endswith((".messages.receive", ".client.core", ".jetstream.pull_consumer"))
     assert done.stderr == ("jsm: interrupted\n" if runs else "")
     assert done.stdout == ""
 
