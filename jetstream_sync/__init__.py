@@ -17,8 +17,8 @@ The public names by topic:
 * Connections: `connect`, `shared_connection`, `Connection`, `ConnectOptions`, `TLSOptions`,
   `ConnectionEvent`, `EventKind`, `ConnectionStatus`, `Server`, `ServerInfo`
 * Core messages: `Msg`, `Headers`, `Status`, `Subscription`, `ReplyIterator`
-* JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `Batch`,
-  `BatchOptions`, `FastPublisher`, `FastPublishOptions`, `AccountInfo`
+* JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PubAckFuture`,
+  `PublishOptions`, `Batch`, `BatchOptions`, `FastPublisher`, `FastPublishOptions`, `AccountInfo`
 * Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
 * Counters and schedules: `Counters`, `CounterEntry`, `Schedule`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
@@ -106,6 +106,7 @@ _NAMES = {
     "jetstream.partitioned.records": (
         "ElasticGroupConfig GroupConfig MemberMapping PartitioningFilter StaticGroupConfig"
     ),
+    "jetstream.publish": "PubAckFuture",
     "jetstream.pull_consumer": "PullConsumer",
     "jetstream.pull_subscription": "PullSubscription",
     "jetstream.push": "PushSubscription",

@@ -106,6 +106,7 @@ from .jetstream.partitioned.records import GroupConfig as GroupConfig
 from .jetstream.partitioned.records import MemberMapping as MemberMapping
 from .jetstream.partitioned.records import PartitioningFilter as PartitioningFilter
 from .jetstream.partitioned.records import StaticGroupConfig as StaticGroupConfig
+from .jetstream.publish import PubAckFuture as PubAckFuture
 from .jetstream.pull_consumer import PullConsumer as PullConsumer
 from .jetstream.pull_subscription import PullSubscription as PullSubscription
 from .jetstream.push import PushSubscription as PushSubscription

@@ -1191,7 +1191,7 @@ static PyType_Spec output_spec = {
 /* The fields of a `PubAckFuture`, with its names. */
 typedef struct {
     PyObject_HEAD
-    PyObject *subject, *message, *due, *core, *outcome, *standard;
+    PyObject *subject, *message, *due, *core, *outcome, *watched;
 } FutureFields;
 
 /* The places of members. */
@@ -1203,7 +1203,7 @@ static PyMemberDef future_members[] = {
     {"due", T_OBJECT_EX, offsetof(FutureFields, due), 0, NULL},
     {"_core", T_OBJECT_EX, offsetof(FutureFields, core), 0, NULL},
     {"_outcome", T_OBJECT_EX, offsetof(FutureFields, outcome), 0, NULL},
-    {"_has_standard", T_OBJECT_EX, offsetof(FutureFields, standard), 0, NULL},
+    {"_watched", T_OBJECT_EX, offsetof(FutureFields, watched), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -1246,7 +1246,7 @@ take(PyObject *type, PyObject *pending, PyObject *token, PyObject *payload)
         return found == 0 ? 1 : -1; /* a late one */
     }
     int settled = 0;
-    if (Py_TYPE(future) == (PyTypeObject *)type && ((FutureFields *)future)->standard == Py_False) {
+    if (Py_TYPE(future) == (PyTypeObject *)type && ((FutureFields *)future)->watched == Py_False) {
         /* The thread that removes the future settles it. Others may read these fields meanwhile. */
         settled = PyDict_Pop(pending, token, NULL);
         if (settled == 1

@@ -26,7 +26,7 @@ class FutureFields:
     due: float | None
     _core: Any
     _outcome: Any
-    _has_standard: bool
+    _watched: bool
     def __init__(
         self, subject: str, message: tuple[bytes, int] | None, due: float | None, core: Any, /
     ) -> None: ...

@@ -36,7 +36,7 @@ class PythonMessageFields:
 class PythonFutureFields:
     """The fields of a future of a publish acknowledgement, in Python."""
 
-    __slots__ = ("_core", "_has_standard", "_outcome", "due", "message", "subject")
+    __slots__ = ("_core", "_outcome", "_watched", "due", "message", "subject")
 
     subject: str
     message: tuple[bytes, int] | None
@@ -50,7 +50,7 @@ class PythonFutureFields:
         self.due = due
         self._core: Any = core
         self._outcome: Any = None
-        self._has_standard = False
+        self._watched = False
 
 
 #: The base class of a message.

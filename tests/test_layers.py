@@ -237,7 +237,7 @@ BROAD_HANDLERS = {
     "client/threads.py run": "the top of every thread: it reports the error that ended it",
     "client/tracing.py _call": "a user's callback for the trace may raise anything",
     "jetstream/api_requests.py _tell": "a user's function for requests may raise anything",
-    "jetstream/publish.py call": "a user's callback for a future may raise anything",
+    "jetstream/publish.py _call": "a user's callback for a future may raise anything",
     "jetstream/consume_handle.py _run": "a user's callback for messages may raise anything",
     "services/endpoint.py _handle": "a user's handler may raise anything",
     "services/service.py _run_control": "an error in a reply must not end the thread of the service",

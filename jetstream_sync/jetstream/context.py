@@ -32,7 +32,7 @@ from .buckets.admin import BucketAdmin
 from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
 from .partitioned.groups import ConsumerGroups
-from .publish import Publisher
+from .publish import PubAckFuture, Publisher
 from .pull_subscription import PullSubscribeAPI
 from .server_support import EchoCheck, require_level
 from .snapshots import restore
@@ -40,8 +40,6 @@ from .stream import Stream
 from .subscribe import PushSubscribeAPI
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from typing_extensions import Unpack
 
 
@@ -215,7 +213,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
         **options: Unpack[PublishOptions],
-    ) -> Future[PubAck]:
+    ) -> PubAckFuture:
         """
         Publish a message, and return a future of its acknowledgement.
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
 import weakref
 from bisect import insort
@@ -53,15 +52,13 @@ from ..net.clock import BackoffDelay, Deadline, monotonic, seconds
 from ..options import check_int, check_returned
 from ..protocol.parser import PAYLOAD, RawMessage
 
-#: Seconds that a child process waits for a lock of the standard library that a thread of its parent
-#: may have held.
-_HELD_LOCK_S: Final = 0.1
-
-# Held while the standard part of a future is created, and while a future is settled. Reentrant, because
-# signal handlers may use futures.
+# Held while a future is settled, or gets its first callback or waiting thread. Reentrant, because signal handlers
+# may use futures.
 _lock = new_rlock()
-# The pending futures with a standard part; guarded by _lock.
-_watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
+#: Seconds that a child process waits for a lock of a standard future that a thread of its parent may have held.
+_HELD_LOCK_S: Final = 0.1
+#: The standard futures that are not settled.
+_standard: weakref.WeakSet[Future[PubAck]] = weakref.WeakSet()
 
 
 def _wrong_stream(ack: PubAck, expected: str) -> errors.WrongStreamError:
@@ -70,47 +67,21 @@ def _wrong_stream(ack: PubAck, expected: str) -> errors.WrongStreamError:
     return errors.WrongStreamError.found_here(text)
 
 
-class _StandardAttribute:
-    """An attribute of the standard part of a future, which is created when it is read for the first time."""
-
-    # From then on, the attribute of the instance is found first. A `__getattr__` of the class would make each
-    # access to each attribute slower.
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, future: PubAckFuture | None, _: type[PubAckFuture]) -> Any:
-        if future is None:
-            return self
-        future.create_standard()
-        return future.__dict__[self._name]
-
-
-class PubAckFuture(speedups.FutureFields, Future[PubAck]):
+class PubAckFuture(speedups.FutureFields):
     """
-    A `concurrent.futures.Future` that costs little until a thread waits for it.
+    The acknowledgement of a message of `JetStream.publish_async`, once it has arrived.
 
-    Most futures of a fast publisher are read after they are done, or never. A future therefore uses its
-    own fields, and decodes the acknowledgement on demand. The state of the base class, which
-    `concurrent.futures.wait`, `concurrent.futures.as_completed`, callbacks and waiting threads need, is
-    created on first use: only then its ``__init__`` is called.
-
-    In a forked child the future is settled with `ForkedConnectionError`, unless it was settled before.
-    Its callbacks are not called there: the parent calls them.
+    Any thread may use it. In a forked child it has failed with `ForkedConnectionError`, unless it was settled
+    before; the parent calls its callbacks.
     """
 
-    # Assumptions about the base class in Python 3.10 to 3.14: it has no attributes with the names of these
-    # fields; `Future.__init__` sets all its attributes on the instance, so that they are missing before
-    # (see `_StandardAttribute`); `wait`, `as_completed` and `asyncio.wrap_future` read only these. Python 3.14 adds
-    # a method that reads the result from them, so the result is stored there as well.
+    # Most futures of a fast publisher are read after they are settled, or never. So the acknowledgement is
+    # decoded when it is read, and what a waiting thread and callbacks need is made for them (`_watch`).
     #
     # _outcome: None; then the server's reply, until it is decoded; then the acknowledgement or the error.
-    # _has_standard: whether the standard part exists.
-
-    # Calls of this class wait with _wakeups and add to _calls under _lock, since an interrupt could leave
-    # the standard part locked; see ``client/threads.py``. Both are created with it.
+    # _watched: whether a thread waits, or there is a callback: the ack thread settles it then. Set under _lock.
     _wakeups: Waiters
-    _calls: list[Callable[[Future[PubAck]], object]]
+    _calls: list[Callable[[PubAckFuture], object]]
 
     message: tuple[bytes, int] | None
     #: Number of retries while there are no responders, and the delay before each, in seconds.
@@ -118,31 +89,6 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
     retry_wait: float = DEFAULT_RETRIES.wait_s
     #: The stream that must store the message; ``None``: any.
     stream: str | None = None
-
-    def create_standard(self) -> None:
-        """Create the standard part, in the state of the future."""
-        with _lock:
-            if self._has_standard:
-                return
-            Future.__init__(self)
-            self._wakeups = Waiters()
-            self._calls = []
-            self._has_standard = True
-            if not self._settled():
-                _watched.add(self)
-                # A callback, or a thread that waits, needs the ack from the reader.
-                self._core.direct.end()
-                return
-        self.settle_standard()
-
-    def settle_standard(self) -> None:
-        """Settle the standard part of a settled future; a second call does nothing."""
-        outcome = self._decoded()
-        with contextlib.suppress(InvalidStateError):
-            if isinstance(outcome, PubAck):
-                super().set_result(outcome)
-            else:
-                super().set_exception(outcome)
 
     def _decoded(self) -> PubAck | BaseException:
         """Return the outcome of a settled future. Two threads may decode it at once, to equal values."""
@@ -175,7 +121,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                 future = pending.get(token)
                 if future is None:
                     continue  # a late ack
-                if future._has_standard or (header and not payload):  # noqa: SLF001 - of this class
+                if future._watched or (header and not payload):  # noqa: SLF001 - of this class
                     others.append(delivery)
                 elif pending.pop(token, None) is not None:
                     future._outcome = payload  # noqa: SLF001
@@ -183,23 +129,20 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         return others
 
     def settle(self, outcome: bytes | BaseException) -> None:
-        """Settle the future with the server's reply, or an error."""
+        """Settle the future with the server's reply, or an error; one that is settled stays as it is."""
         with _lock:
             if self._outcome is not None:
-                raise InvalidStateError("the future is settled")
+                return
             self._outcome = outcome
         self.message = None  # no longer needed
-        if self._has_standard:
-            _watched.discard(self)
+        if self._watched:
             self._wakeups.wake_all()
-            self.settle_standard()
             for call in self._calls:
-                super().add_done_callback(call)  # calls it now, and logs what it raises
+                self._call(call)
 
     def forked(self, error: errors.ForkedConnectionError) -> None:
         """Settle it in a forked child with this error, unless it was settled just before."""
-        # No lock is taken. `_settle_in_child` settles the standard part, if there is one: a thread of
-        # the parent may have held its lock.
+        # No lock is taken, and no callback is called.
         self.message = None
         if self._outcome is None:
             self._outcome = error
@@ -214,31 +157,44 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         self.forked(closed)
         return True
 
+    def _watch(self) -> None:
+        """Let the ack thread settle it; ``_lock`` is held."""
+        if not self._watched:
+            self._wakeups = Waiters()
+            self._calls = []
+            self._watched = True
+            self._core.direct.end()  # the reader has to receive the ack
+
+    def _call(self, fn: Callable[[PubAckFuture], object]) -> None:
+        try:
+            check_returned(fn(self))
+        except BaseException as error:  # noqa: BLE001 - reported
+            self._core.events.callback_raised("the callback of a future", error)
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a future cannot be pickled; wait for its result, and pass that")
 
     def __repr__(self) -> str:
-        state = "finished" if self._settled() else "running"
-        return f"<{type(self).__name__} {self.subject!r} state={state}>"
+        state = "settled" if self._settled() else "pending"
+        return f"<{type(self).__name__} {self.subject!r} {state}>"
 
     def done(self) -> bool:
-        """Return whether the future is settled."""
+        """Return whether the acknowledgement has arrived, or the message has failed."""
         return self._settled()
 
-    def running(self) -> bool:
-        """Return whether it is not settled yet: a sent message cannot be cancelled."""
-        return not self._settled()
-
-    def cancel(self) -> bool:
-        """Return false: a sent message cannot be cancelled."""
-        return False
-
-    def cancelled(self) -> bool:
-        """Return false: a sent message cannot be cancelled."""
-        return False
-
     def result(self, timeout: float | None = None) -> PubAck:
-        """Wait for the acknowledgement and return it."""
+        """
+        Wait for the acknowledgement and return it.
+
+        Args:
+            timeout: how long to wait, in seconds; ``None``: until the message is acknowledged or has failed, at
+                most its timeout.
+
+        Raises:
+            TimeoutError: it did not arrive in time.
+            Error: the message has failed; the errors are those of `JetStream.publish`.
+
+        """
         outcome = self._outcome
         if type(outcome) is bytes:
             outcome = self._decoded()
@@ -250,71 +206,90 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         return self._decoded()  # type: ignore[return-value]  # no error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the result; return the error, or ``None`` if the message was acknowledged."""
+        """
+        Wait for the acknowledgement; return the error of a message that has failed, else ``None``.
+
+        Args:
+            timeout: as of `result`.
+
+        Raises:
+            TimeoutError: it did not arrive in time.
+
+        """
         if not self._settled():
             # The message may still be buffered.
             self._core.writer.send_buffered()
-            self.create_standard()  # here, because an earlier creation may have been interrupted
+            with _lock:
+                self._watch()
             if not self._wakeups.wait_for(self._settled, Deadline(timeout)):
                 raise errors.TimeoutError("the future was not settled in time")
         outcome = self._decoded()
         return None if isinstance(outcome, PubAck) else outcome
 
-    def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
-        """Call a function with this future when it is settled, or at once if it already is."""
-        process = os.getpid()
+    def add_done_callback(self, fn: Callable[[PubAckFuture], object]) -> None:
+        """
+        Call a function with this future when it is settled, or at once if it is.
 
-        def call(future: Future[PubAck]) -> None:
-            if os.getpid() == process:
-                try:
-                    check_returned(fn(future))
-                except Exception:
-                    raise  # logged by the base class
-                except BaseException as error:  # noqa: BLE001 - reported
-                    self._core.events.callback_raised("the callback of a future", error)
+        It is called by the thread for acknowledgements, which must not wait, or by the calling thread. What it
+        raises is reported to ``error_cb``.
 
-        self.create_standard()
+        Args:
+            fn: the function.
+
+        """
         with _lock:
-            if not self._settled():
-                self._calls.append(call)
-                return
-        super().add_done_callback(call)
+            is_settled = self._settled()
+            if not is_settled:
+                self._watch()
+                self._calls.append(fn)
+        if is_settled:
+            self._call(fn)
+
+    def future(self) -> Future[PubAck]:
+        """
+        Return a future of the standard library with the same outcome, which cannot be cancelled.
+
+        `concurrent.futures.wait`, `concurrent.futures.as_completed` and `asyncio.wrap_future` accept it. Each call
+        returns a new one, so keep it to look it up in what these return.
+        """
+        found: Future[PubAck] = Future()
+        found.set_running_or_notify_cancel()
+        _standard.add(found)
+        self.add_done_callback(partial(_settle_standard, found))
+        return found
 
 
-for _name in vars(Future()):
-    setattr(PubAckFuture, _name, _StandardAttribute(_name))
+def _settle_standard(standard: Future[PubAck], future: PubAckFuture) -> None:
+    error = future.exception(0)
+    _standard.discard(standard)
+    if error is None:
+        standard.set_result(future.result(0))
+    else:
+        standard.set_exception(error)
 
 
-def _settle_in_child() -> None:
-    """Settle the futures of the parent in a forked child."""
-    # A loop over `concurrent.futures.as_completed` that contains the fork continues. At the fork,
-    # another thread of the parent may have held the lock of a standard part. So a separate thread
-    # settles these parts; if it blocks, the remaining parts are created again.
+def _fail_in_child() -> None:
+    """Fail the standard futures in a forked child."""
+    # So that a loop over `as_completed` that contains the fork continues. A thread of the parent may have held the
+    # lock of one of them, so other threads settle them, and leave out one that does not get ready.
     global _lock  # noqa: PLW0603 - one for all futures, or each would cost more
     _lock = new_rlock()
-    left = list(_watched)
-    _watched.clear()
-    if not left:
-        return
+    left = list(_standard)
+    _standard.clear()
     error = errors.ForkedConnectionError("the message was published in the parent process")
-    for future in left:
-        future.forked(error)
 
-    def settle() -> None:
+    def fail() -> None:
         while left:
-            left[-1].settle_standard()
-            left.pop()
+            with contextlib.suppress(InvalidStateError):  # settled just before
+                left.pop().set_exception(error)
 
     if is_gevent():
-        settle()  # greenlets do not switch while they hold such a lock
-        return
-    spawn("forked-futures", settle).join(_HELD_LOCK_S)
-    for future in left[:]:
-        Future.__init__(future)  # with new locks
-        future.settle_standard()
+        fail()  # greenlets do not switch while they hold such a lock
+    while left:
+        spawn("forked-futures", fail).join(_HELD_LOCK_S)
 
 
-in_each_child(_settle_in_child)
+in_each_child(_fail_in_child)
 
 
 #: Delays before a message is published again while an earlier one is being stored, in seconds: the first and the
@@ -657,7 +632,7 @@ class Publisher(MessageReceiver):
         retries: Retries = DEFAULT_RETRIES,
         stream: str | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Future[PubAck]:
+    ) -> PubAckFuture:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
         if options or EACH_MESSAGE:

@@ -29,7 +29,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -39,7 +38,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from typing_extensions import Self
 
 if TYPE_CHECKING:
-    from jetstream_sync import Connection, PubAck, PullConsumer
+    from jetstream_sync import Connection, PubAckFuture, PullConsumer
 
 __all__ = ["main"]
 
@@ -193,7 +192,7 @@ def _run_steps(workload: str, url: str) -> None:
 
 def _publish_async(nc: Connection, count: int) -> None:
     js = nc.jetstream()
-    futures: list[Future[PubAck]] = [js.publish_async("guard", _PAYLOAD) for _ in range(count)]
+    futures: list[PubAckFuture] = [js.publish_async("guard", _PAYLOAD) for _ in range(count)]
     for future in futures:
         future.result()
 

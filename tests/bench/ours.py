@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future
 from itertools import islice
 
 import jetstream_sync
-from jetstream_sync import Connection, PubAck, speedups
+from jetstream_sync import Connection, PubAckFuture, speedups
 from jetstream_sync.workers import Worker
 
 from .job import (
@@ -48,7 +47,7 @@ def _request(nc: Connection, job: Job) -> Timing:
 def _publish_async(nc: Connection, job: Job) -> Timing:
     js = nc.jetstream()  # its window is job.window unless given
     payload = job.payload
-    futures: list[Future[PubAck]] = []
+    futures: list[PubAckFuture] = []
     watch = Stopwatch()
     for _ in range(job.count):
         futures.append(js.publish_async(job.subject, payload))

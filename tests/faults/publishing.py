@@ -5,11 +5,17 @@ from __future__ import annotations
 import random
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 
 from fixtures.internals import transport_of
 
-from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, Error, PubAck
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    PubAckFuture,
+)
 
 from .recorder import SLACK, Recorder, payload_of
 
@@ -33,7 +39,7 @@ def _may_go_on(error: Error) -> bool:
 
 
 def await_settled(
-    future: Future[PubAck], nc: Connection, link: object, recorder: Recorder, name: str
+    future: PubAckFuture, nc: Connection, link: object, recorder: Recorder, name: str
 ) -> None:
     """
     Wait until a future is settled, and report one that settles long after its link was lost.
@@ -47,7 +53,8 @@ def await_settled(
 
     """
     lost_at = None
-    while not wait([future], _LOOK).done:
+    other = future.future()
+    while not wait([other], _LOOK).done:
         now = time.monotonic()
         if link is not None and lost_at is None and transport_of(nc) is not link:
             lost_at = now
@@ -129,7 +136,7 @@ class Crowd:
 
     def _attempt(self, messages: list[str], payloads: dict[str, bytes]) -> list[str]:
         """Publish these, and return those that were not acknowledged."""
-        futures: dict[str, Future[PubAck]] = {}
+        futures: dict[str, PubAckFuture] = {}
         links: dict[str, object] = {}
         timeout = self._rng.choice((_PATIENCE, _LONG))
         for message in messages:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -41,7 +40,7 @@ from jetstream_sync import (
     ObjectWriter,
     OrderedConsumer,
     OrderedMessages,
-    PubAck,
+    PubAckFuture,
     PullConsumer,
     PullSubscription,
     PushSubscription,
@@ -89,7 +88,7 @@ class Inherited:
     kv: KeyValue
     watch: Watch[KeyValueEntry]
     watch_handle: WatchHandle
-    future: Future[PubAck]
+    future: PubAckFuture
     store: ObjectStore
     object_reader: ObjectReader
     object_writer: ObjectWriter

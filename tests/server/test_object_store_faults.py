@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -16,7 +15,14 @@ from fixtures.server import paused
 from fixtures.threads import SCALE, ClockAhead, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import JetStream, ObjectMeta, ObjectMetaOptions, ObjectStore, PubAck, errors
+from jetstream_sync import (
+    JetStream,
+    ObjectMeta,
+    ObjectMetaOptions,
+    ObjectStore,
+    PubAckFuture,
+    errors,
+)
 from jetstream_sync.jetstream.buckets import object_store, object_writing
 from jetstream_sync.server import NatsServer
 
@@ -118,7 +124,7 @@ def test_server_killed_while_the_info_is_stored(alone, fresh_server, monkeypatch
     publish = store._bucket.publish_info
     restarted = False
 
-    def killing(*args: Any) -> Future[PubAck]:
+    def killing(*args: Any) -> PubAckFuture:
         nonlocal restarted
         if restarted:
             return publish(*args)

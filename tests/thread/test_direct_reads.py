@@ -24,7 +24,7 @@ from fixtures.proxy import Listener, ScriptedPeer
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStreamMsg, Msg, PubAck, PullConsumer, errors
+from jetstream_sync import Connection, JetStreamMsg, Msg, PubAckFuture, PullConsumer, errors
 from jetstream_sync.client import direct_reads
 from jetstream_sync.jetstream.pull import ReusableInbox
 from jetstream_sync.net.clock import Deadline
@@ -702,7 +702,7 @@ def test_an_ack_while_the_reader_pauses(nc):
     js.publish_async("stored", b"x").result(5 * SCALE)
     for wait in (
         lambda future: future.result(5 * SCALE),
-        lambda future: futures.wait([future], 5 * SCALE),
+        lambda future: futures.wait([future.future()], 5 * SCALE),
         lambda _: js.publish_async_completed(5 * SCALE),
         callback_ran,
     ):
@@ -714,7 +714,7 @@ def test_an_ack_while_the_reader_pauses(nc):
         assert future.done()
 
 
-def callback_ran(future: Future[PubAck]) -> None:
+def callback_ran(future: PubAckFuture) -> None:
     """Wait until a callback has been called."""
     ran = threading.Event()
     future.add_done_callback(lambda _: ran.set())
@@ -725,7 +725,7 @@ def test_acks_and_replies_mixed(nc):
     """Each future gets its ack and each request its reply, in any order of both."""
     js = nc.jetstream()
     dice = random.Random(5)
-    pending: list[Future[PubAck]] = []
+    pending: list[PubAckFuture] = []
     published = 0
     for number in range(1500):
         if dice.random() < 0.4:

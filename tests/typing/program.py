@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -29,6 +28,7 @@ from jetstream_sync import (
     ObjectStore,
     OrderedConsumer,
     PubAck,
+    PubAckFuture,
     PullConsumer,
     PullSubscription,
     PushSubscription,
@@ -99,7 +99,7 @@ def publish(js: JetStream) -> int:
     ack = js.publish("ORDERS.new", b"1", msg_id="1", msg_ttl=timedelta(hours=1))
     assert_type(ack, PubAck)
     future = js.publish_async("ORDERS.new", b"2", timeout=5)
-    assert_type(future, Future[PubAck])
+    assert_type(future, PubAckFuture)
     js.publish_async_completed(timeout=5.0)
     js.publish("ORDERS.new", "text")  # type: ignore[arg-type]
     js.publish("ORDERS.new", b"", mesage_id="1")  # type: ignore[call-arg]

@@ -119,14 +119,14 @@ def test_a_message_can_be_copied_and_has_no_other_attributes(fields):
     "fields", [speedups.PythonFutureFields, speedups.FutureFields], ids=["python", "in use"]
 )
 def test_a_future_has_the_fields_of_its_constructor(fields):
-    """A new one has no outcome and no standard part, and the fields may be set."""
+    """A new one has no outcome and no watcher, and the fields may be set."""
     core, message = object(), (b"command", 0)
     future = fields("subject", message, 1.5, core)
     assert (future.subject, future.message, future.due) == ("subject", message, 1.5)
-    assert (future._core, future._outcome, future._has_standard) == (core, None, False)
+    assert (future._core, future._outcome, future._watched) == (core, None, False)
     future._outcome = future.message = b"reply"
-    future._has_standard = True
-    assert (future.message, future._outcome, future._has_standard) == (b"reply", b"reply", True)
+    future._watched = True
+    assert (future.message, future._outcome, future._watched) == (b"reply", b"reply", True)
     for arguments in ((), ("a", None, None), ("a", None, None, None, None)):
         with pytest.raises(TypeError):
             fields(*arguments)

@@ -34,9 +34,8 @@ from ..shared.values import FROM_1, SIZE, Parsed, allow_one, option, with_option
 
 if TYPE_CHECKING:
     import threading
-    from concurrent.futures import Future
 
-    from ... import Connection, JetStream, PubAck
+    from ... import Connection, JetStream, PubAckFuture
 
 #: Maximum number of samples of a client that does not time every message.
 _MAX_SAMPLES: Final = 20_000
@@ -214,7 +213,7 @@ def _js_pub(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) ->
 def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
     publish = functools.partial(js.publish_async, workload.subject, workload.payload)
 
-    def acked(began: int, _future: Future[PubAck]) -> None:
+    def acked(began: int, _future: PubAckFuture) -> None:
         meter.samples.append(time.perf_counter_ns() - began)
 
     def timed() -> None:

@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Final
 
 from ... import errors
 from ...api.object_store import ObjectInfo, decode_info, encode_info, info_subject, stream_name
-from ...api.publish import PubAck
 from ...api.stream import MsgGetRequest
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ...net.clock import Deadline
 from ...subjects import API_PREFIX, chunk_subject
 from ..api_requests import APIRequests
 from ..direct_get import leader_get
-from ..publish import Publisher
+from ..publish import PubAckFuture, Publisher
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from ...api.publish import PubAck
 
 log: logging.Logger = logging.getLogger("jetstream_sync.object_store")
 
@@ -89,9 +88,7 @@ class ObjectBucket:
                 raise
             return None, msg.seq
 
-    def publish_info(
-        self, info: ObjectInfo, expected: int, timeout: float | None
-    ) -> Future[PubAck]:
+    def publish_info(self, info: ObjectInfo, expected: int, timeout: float | None) -> PubAckFuture:
         """Publish an info that replaces the one with the sequence ``expected``; 0: there is none."""
         subject, headers = self._info_message(info, expected)
         return self.publisher.publish_async(subject, encode_info(info), headers, timeout)

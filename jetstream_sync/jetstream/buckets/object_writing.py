@@ -44,12 +44,11 @@ from .object_bucket import ObjectBucket, log
 
 if TYPE_CHECKING:
     import hashlib
-    from concurrent.futures import Future
     from types import TracebackType
 
     from typing_extensions import Buffer, Self
 
-    from ...api.publish import PubAck
+    from ..publish import PubAckFuture
 
 #: Called with the number of transferred bytes and the size of the object, or ``None`` if it is unknown.
 ProgressCallback: TypeAlias = Callable[[int, int | None], object]
@@ -75,7 +74,7 @@ _INFO_RESERVE: Final = 1024
 class _PendingChunk(NamedTuple):
     """A published chunk that awaits its acknowledgement."""
 
-    ack: Future[PubAck]
+    ack: PubAckFuture
     size: int
 
 
@@ -107,7 +106,7 @@ class _Commit:
 
     info: ObjectInfo | None = None
     """The info that is being stored; ``None``: it was not sent, or cannot have been stored."""
-    ack: Future[PubAck] | None = None
+    ack: PubAckFuture | None = None
     """Its acknowledgement."""
     replaced: ObjectInfo | None = None
     """The info that it replaces."""
@@ -192,13 +191,13 @@ class Upload:
         future = self._publish(chunk)
         # On a slow link the last bytes of a full window wait longer than the timeout. What counts is the
         # time without any acknowledgement.
-        future.due = None  # type: ignore[attr-defined]
+        future.due = None
         self._chunks.pending.append(_PendingChunk(future, size))
         self._chunks.in_flight += size
         self._chunks.sent += size
         self._chunks.sha256.update(chunk)
 
-    def _publish(self, chunk: bytes) -> Future[PubAck]:
+    def _publish(self, chunk: bytes) -> PubAckFuture:
         while True:
             try:
                 return self._bucket.publisher.publish_async(
@@ -324,7 +323,7 @@ class Upload:
         if any(f.done() and isinstance(f.exception(), errors.ConnectionLostError) for f in futures):
             self._await_sent(deadline.sooner(_SETTLE_TIMEOUT_S))
         for future in futures:
-            future.due = monotonic()  # type: ignore[attr-defined]  # the publisher drops it
+            future.due = monotonic()  # the publisher drops it
         self._chunks.pending.clear()
         if self._commit.info is None or self._is_refused():
             self._bucket.purge_chunks(self._nuid, deadline)

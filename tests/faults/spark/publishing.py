@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import random
 import threading
-from concurrent.futures import Future
 
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import Error, PubAck
+from jetstream_sync import Error, PubAckFuture
 
 __all__ = ["Publisher", "token_of"]
 
@@ -94,7 +93,7 @@ class Publisher:
     def _publish(self, js: jetstream_sync.JetStream, crowd: dict[int, bytes]) -> None:
         left = dict(crowd)
         while left:
-            futures: dict[int, Future[PubAck]] = {}
+            futures: dict[int, PubAckFuture] = {}
             for number, payload in left.items():
                 try:
                     futures[number] = js.publish_async(
