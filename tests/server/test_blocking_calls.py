@@ -50,6 +50,7 @@ class Objects:
         js.create_stream(name="X", subjects=["x"])
         js.create_stream(name="COUNTS", subjects=["c.*"], allow_msg_counter=True, allow_direct=True)
         self.counters = js.counters("COUNTS")
+        self.counters.add("c.a", 2)
         for _ in range(3):
             js.publish("s.a", b"x" * 1000)
         self.consumer = self.stream.create_consumer(durable_name="C", filter_subject="s.a")
@@ -213,6 +214,36 @@ def test_every_call_ends_at_its_timeout_when_the_server_is_slow(fresh_server, tm
                 if seconds > timeout + MARGIN_S * SCALE
             )
         proxy.heal()
+        on.other_nc.close()
+        for lock in (on.lock, on.held_lock, on.held_lock2):
+            with suppress(Error):
+                lock.release()  # ends its thread
+        fresh_server.kill()  # as `silent_objects`
+        on.nc.close()
+    assert late == {}
+
+
+@pytest.mark.server(">=2.14")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_every_call_ends_at_its_timeout_when_the_second_request_has_no_reply(
+    fresh_server, tmp_path
+):
+    """The first reply arrives, and the server gets nothing after it: all requests share the timeout."""
+    timeout = 0.5
+    late = {}
+    with FaultProxy(fresh_server.port) as proxy:
+        on = Objects(proxy.url, tmp_path / "f")
+        for names, of_context in calls_by_timeout():
+            for name in sorted({*names} - _BY_CHUNK):
+                on.set_timeout(timeout if of_context else 5.0)
+                proxy.silence_after(b"MSG _INBOX.")
+                seconds = measure(on, name, timeout)
+                proxy.heal()
+                with suppress(Error):
+                    on.nc.flush(5 * SCALE)
+                if seconds > timeout + MARGIN_S * SCALE:
+                    late[name] = seconds
         on.other_nc.close()
         for lock in (on.lock, on.held_lock, on.held_lock2):
             with suppress(Error):
