@@ -54,8 +54,9 @@ T = TypeVar("T")
 #: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes
 #: no redelivery, and larger requests are faster.
 _DEFAULT_MAX_MESSAGES: Final = 4000
-#: Heartbeat of an ordered consumer's pulls in seconds; short, to detect a lost consumer soon.
-HEARTBEAT_S: Final = 5.0
+#: Heartbeat of an ordered consumer's pulls in seconds. A lost consumer is detected after two, and servers elect a
+#: leader 4 seconds after a loss at the earliest: the next consumer is requested by then.
+HEARTBEAT_S: Final = 2.0
 #: Minimum timeout for creating a consumer in seconds, also if the fetch timeout is shorter.
 _MIN_CREATE_TIMEOUT_S: Final = 0.25
 #: Timeout of the request for the state of a silent consumer, in seconds.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from fixtures.rawnats import RawClient
-from fixtures.server import running_cluster
+from fixtures.server import paused, running_cluster
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -128,6 +131,136 @@ def test_a_leader_that_steps_down_loses_no_message(nodes, js):
 
 
 # --- nodes that are lost ------------------------------------------------------------------------
+
+
+class Followed:
+    """Watches and ordered readers of one stream, and when each has received which sequence."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self._connections = [
+            jetstream_sync.connect(url, name=f"reader-{at}", **OPTIONS) for at in range(2)
+        ]
+        self.received: list[dict[int, float]] = []
+        self.ended: list[BaseException] = []
+        for at in range(count):
+            js = self._connections[at % 2].jetstream(timeout=10 * SCALE)
+            watch = js.key_value("B").watch("k")
+            messages = js.ordered_consumer("KV_B").messages()
+            for reader, sequence_of in (
+                (watch, lambda entry: entry.revision),
+                (messages, lambda msg: msg.metadata.stream_seq),
+            ):
+                seen: dict[int, float] = {}
+                self.received.append(seen)
+                spawn = threading.Thread(target=self._read, args=(reader, sequence_of, seen))
+                spawn.daemon = True
+                spawn.start()
+
+    def _read(self, reader: Any, sequence_of: Any, seen: dict[int, float]) -> None:
+        try:
+            for item in reader:
+                seen[sequence_of(item)] = time.monotonic()
+        except errors.ConnectionClosedError:
+            pass
+        except BaseException as error:
+            self.ended.append(error)
+            raise
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)
+def test_readers_follow_within_a_second_of_a_new_leader(nodes, js):
+    """The leader of the stream is killed while writers go on: wherever a reader's consumer was, it follows."""
+    store = js.create_key_value(bucket="B", replicas=3, history=64)
+    store.put("k", b"")
+    name = wait_until(lambda: ask(nodes, "STREAM.INFO.KV_B", "cluster").get("leader"), 15)
+    lost = next(server for server in nodes.servers if server.name == name)
+    staying = next(server for server in nodes.servers if server is not lost)
+    # Of 16 consumers with one replica, some are on the lost node.
+    readers = Followed(staying.url, 8)
+    stored: dict[int, float] = {}
+    stopped = threading.Event()
+
+    def write() -> None:
+        with jetstream_sync.connect(staying.url, **OPTIONS) as nc:
+            writer = nc.jetstream()
+            while not stopped.wait(0.1):
+                with contextlib.suppress(errors.Error):
+                    seq = writer.publish("$KV.B.k", b"", timeout=0.5, retry_attempts=0).seq
+                    stored[seq] = time.monotonic()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        wait_until(lambda: all(len(seen) > 5 for seen in readers.received), 20)
+        lost.kill()
+        killed = time.monotonic()
+        # Requests that the lost leader had accepted are answered late, or never.
+        wait_until(lambda: any(at > killed + 1 for at in stored.values()), 40)
+        answered = min(at for at in stored.values() if at > killed + 1)
+        time.sleep(12)
+    finally:
+        stopped.set()
+        thread.join()
+    last = max(stored)
+    wait_until(lambda: all(last in seen for seen in readers.received), 5)
+    readers.close()
+    assert readers.ended == []
+    silences = [
+        min(at for at in seen.values() if at > killed + 1) - answered for seen in readers.received
+    ]
+    assert max(silences) < 1.0 + 0.3 * SCALE, silences
+    newest = [sequence for sequence, at in stored.items() if at > killed + 1]
+    assert all(set(newest) <= set(seen) for seen in readers.received)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)
+def test_a_follower_that_is_behind_is_not_taken_for_the_stream(nodes, js):
+    """Reads through a follower that lacks 10,000 messages find each of them, at the leader."""
+    count = 10_000
+    js.create_key_value(bucket="B", replicas=3)
+    js.publish("$KV.B.k.first", b"")
+    followers = wait_until(lambda: ask(nodes, "STREAM.INFO.KV_B", "cluster").get("replicas"), 15)
+    behind = next(server for server in nodes.servers if server.name == followers[0]["name"])
+    ahead = [server.url for server in nodes.servers if server is not behind]
+    asked: list[str] = []
+    with (
+        jetstream_sync.connect(behind.url, **OPTIONS) as near,
+        jetstream_sync.connect(ahead, **OPTIONS) as nc,
+    ):
+        near_js = near.jetstream(timeout=10 * SCALE, api_cb=lambda call: asked.append(call.subject))
+        reader, stream = near_js.key_value("B"), near_js.get_stream("KV_B")
+        keys = [f"k.{item}" for item in range(count)]
+        newest = keys[-100:]
+        calls: list[tuple[Callable[[], object], object]] = [
+            (lambda: reader.get(keys[-1]).value, b"x" * 1000),
+            (lambda: sorted(reader.get_many(newest)), sorted(newest)),
+            (lambda: stream.get_msg(last_by_subject=f"$KV.B.{keys[-2]}").seq, count),
+            (lambda: stream.get_msg(count + 1).subject, f"$KV.B.{keys[-1]}"),
+            (lambda: len(reader.keys()), count + 1),
+            (lambda: len(reader.history(keys[-3])), 1),
+        ]
+        writer = nc.jetstream(timeout=10 * SCALE)
+        with ThreadPoolExecutor(len(calls)) as pool:
+            with paused(behind):
+                for key in keys:
+                    writer.publish_async(f"$KV.B.{key}", b"x" * 1000, timeout=60)
+                writer.publish_async_completed(60)
+                # The requests are the first that it reads when it goes on.
+                replies = [(pool.submit(call), expected) for call, expected in calls]
+                time.sleep(0.3)
+            assert [reply.result(30 * SCALE) for reply, _ in replies] == [
+                expected for _, expected in replies
+            ]
+            # It replies from its own copy, which grows meanwhile.
+            for call, expected in calls * 5:
+                assert call() == expected
+        assert any("STREAM.MSG.GET" in subject for subject in asked), "it was not behind"
 
 
 @pytest.mark.full
