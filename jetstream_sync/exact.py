@@ -27,6 +27,16 @@ def exact(value: _V) -> _V:
     return plain  # type: ignore[no-any-return]
 
 
+def take_values(options: Any) -> None:
+    """Replace the values of a dataclass by their exact ones, also those in a list or tuple."""
+    for name in options.__dataclass_fields__:
+        value = getattr(options, name)
+        several = type(value) in (list, tuple)
+        object.__setattr__(
+            options, name, type(value)(map(exact, value)) if several else exact(value)
+        )
+
+
 class MaskedStr(str):
     """A text that may be a secret: its ``repr`` is masked, where debuggers and reporters of errors show locals."""
 

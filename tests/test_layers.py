@@ -96,7 +96,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
         "records",
         "subjects",
     },
-    ("filesystem", "base"): {"subjects", "version"},
+    ("filesystem", "base"): {"exact", "subjects", "version"},
     ("filesystem", "api"): {"api.object_store"},
     ("flask", "base"): {"version"},
     # Scripts that do not use the client can start a server.

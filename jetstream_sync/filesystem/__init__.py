@@ -43,6 +43,7 @@ from .. import (
     shared_connection,
 )
 from ..api.object_store import infos_subject, name_in
+from ..exact import exact
 from ..jetstream.buckets.object_reading import replacing
 from ..jetstream.buckets.object_writing import TextFile, Unstored
 from ..subjects import OBJECT_PREFIX, chunk_subject
@@ -191,7 +192,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        stripped = super()._strip_protocol(path)
+        stripped = super()._strip_protocol(exact(path))
         return stripped.lstrip("/") if isinstance(stripped, str) else stripped
 
     @property

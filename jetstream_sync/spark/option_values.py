@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from .. import errors
 from ..api.enums import StrEnum
 from ..durations import duration_from_text, size_from_text, time_from_ns, time_from_text
+from ..exact import exact
 from ..options import closest_match
 
 T = TypeVar("T")
@@ -174,8 +175,8 @@ class OptionValues:
     ) -> None:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
-        for name, given in options.items():
-            value = given
+        for name, option in options.items():
+            given = value = exact(option)
             # Spark adds these two.
             if name.lower() in {"checkpointlocation", "queryname"}:
                 continue

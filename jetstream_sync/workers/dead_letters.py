@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, codec, errors
+from ..exact import exact
 from ..records import record
 from ..subjects import Metadata, check_publish_subject, fits_request, is_reserved
 from .errors import DeadLetterTooLargeError
@@ -232,6 +233,7 @@ class DeadLetters:
             consumer: only those of this consumer; ``None``: of all consumers.
 
         """
+        stream, consumer = exact(stream), exact(consumer)
         found: dict[tuple[str, str, int], DeadLetter] = {}
         for letter in self._read(stream, consumer):
             if stream in (None, letter.stream) and consumer in (None, letter.consumer):

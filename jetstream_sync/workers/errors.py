@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from .. import errors
+from ..exact import exact
 from .checks import check_option, is_number
 from .retries import MAX_DELAY_S, MIN_DELAY_S
 
@@ -24,6 +25,9 @@ class Reject(Exception):  # noqa: N818 - an instruction to the runtime, named li
 
     """
 
+    def __init__(self, *reason: object) -> None:
+        super().__init__(*map(exact, reason))
+
 
 class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named like one
     """
@@ -38,7 +42,7 @@ class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named lik
     """
 
     def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
-        super().__init__(reason)
+        super().__init__(exact(reason))
         self.delay: float | None = None
         if delay is not None:
             seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
 from ..converters import converter
+from ..exact import take_values
 from ..subjects import check_consumer_name, check_stream_name
 from .arguments import may_be, payload_type
 from .checks import (
@@ -249,6 +250,7 @@ class Handler:
 
     def __post_init__(self) -> None:
         """Check and complete the options."""
+        take_values(self)
         if isinstance(self.function, Handler):  # decorated twice, for two consumers
             object.__setattr__(self, "function", self.function.function)
         check_plain("handler", self.function)

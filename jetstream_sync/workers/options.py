@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, errors
+from ..exact import take_values
 from ..options import hint_for
 from .checks import (
     check_bucket,
@@ -166,6 +167,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         """Check the options."""
+        take_values(self)
         self.program = "" if self.program is None else self.program
         self.connection = {} if self.connection is None else self.connection
         self.given = [] if isinstance(self.ensure, str) else list(self.ensure)
@@ -301,6 +303,7 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         """Check the options that no other part checks."""
+        take_values(self)
         if self.results is not None:
             check_bucket("results", self.results)
         ok = not self.unique_by or self.unique is not None
@@ -345,6 +348,10 @@ class QueueOptions:
     unknown_task_grace: float = 300.0
     """Seconds for which a call is given back whose task the worker does not have, or whose arguments do not fit the
     task: during a deploy, another process may have the other version. Then it is a dead letter."""
+
+    def __post_init__(self) -> None:
+        """Take the options by value."""
+        take_values(self)
 
 
 def own_names(kind: type[Any]) -> tuple[str, ...]:

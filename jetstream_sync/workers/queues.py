@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from .. import StorageType, errors
+from ..exact import exact
 from .arguments import Arguments
 from .call_records import (
     DONE,
@@ -139,6 +140,7 @@ class TaskQueues:
 
     def define(self, name: str, options: Mapping[str, Any]) -> None:
         """Define a queue; see `Worker.queue`."""
+        name = exact(name)
         ok = name not in self._queues
         check_option("name", name, ok, "is the name of another queue already")
         for option, value in options.items():

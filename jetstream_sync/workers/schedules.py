@@ -30,6 +30,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import KeyValueConfig, RetentionPolicy, errors
+from ..exact import take_values
 from ..net.clock import FOREVER, Deadline
 from ..subjects import subject_matches
 from .checks import check_option, check_time, is_number, short_digest, unwrapped
@@ -91,6 +92,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Check the options that do not need the server."""
+        take_values(self)
         is_token = isinstance(self.name, str) and _TOKEN.fullmatch(self.name) is not None
         check_option("name", self.name, is_token, "must have letters, digits, '-' and '_'")
         given = [name for name in ("cron", "every", "at") if getattr(self, name) is not None]

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from .. import KeyValueConfig, errors
+from ..exact import exact, take_values
 from ..locks import new_lock
 from ..subjects import KV_PREFIX
 from .checks import check_count, check_option
@@ -79,6 +80,7 @@ class SharedLimitRule:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        take_values(self)
         given = self.concurrency is not None or self.rate is not None
         check_option("concurrency", None, given, "is needed, or 'rate'")
         if self.concurrency is not None:
@@ -437,7 +439,7 @@ def key_of(name: str, value: Any) -> str:
         return name
     if not isinstance(value, (str, int)):
         raise TypeError(f"limit_key returned a {type(value).__name__}, not a str or an int")
-    text = quote(str(value), safe="", errors="surrogatepass").replace("%", "=")
+    text = quote(str(exact(value)), safe="", errors="surrogatepass").replace("%", "=")
     text = text.replace(".", "=2E").replace("~", "=7E")
     if len(text) > _MAX_KEY:
         raise ValueError(f"limit_key returned a text that is too long: {text[:60]}...")

@@ -24,6 +24,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, codec, errors
+from ..exact import exact
 from .checks import check_option, unwrapped
 from .errors import MembersFailedError, StepsChangedError
 
@@ -310,7 +311,7 @@ class Steps:
         name: str | None,
     ) -> Any:
         """Run a function once; return its value, as it is recorded."""
-        given = getattr(unwrapped(function), "__name__", "") if name is None else name
+        given = getattr(unwrapped(function), "__name__", "") if name is None else exact(name)
         ok = isinstance(given, str) and _NAME.fullmatch(given) is not None
         check_option("name", given, ok, "must have 1 to 100 letters, digits, '-' and '_'")
         name = self._numbered(given)
@@ -383,6 +384,7 @@ def _now() -> float:
 
 def wait_key(signal: str) -> str:
     """Return the step that waits for a signal."""
+    signal = exact(signal)
     ok = isinstance(signal, str) and _NAME.fullmatch(signal) is not None
     check_option("name", signal, ok, "must have 1 to 100 letters, digits, '-' and '_'")
     return f"wait={signal}"

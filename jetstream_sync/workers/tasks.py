@@ -29,6 +29,7 @@ from typing import (
 
 from .. import errors
 from ..converters import to_json
+from ..exact import exact
 from ..options import check_returned
 from .arguments import Arguments
 from .call_records import (
@@ -371,8 +372,7 @@ class Task(Generic[P, R]):
             InvalidOptionError: the id is too long, or has other characters than those of a call.
 
         """
-        _check_id(task_id)
-        return TaskResult(self, task_id, self._sender.states_of(self))
+        return TaskResult(self, _checked_id(task_id), self._sender.states_of(self))
 
     def call(self, *args: Any, **kwargs: Any) -> Call[TaskResult[R]]:
         """
@@ -417,7 +417,7 @@ class Task(Generic[P, R]):
         if countdown is not None:
             at = _later("countdown", countdown, now, ok=at is None)
         if task_id is not None:
-            _check_id(task_id)
+            task_id = _checked_id(task_id)
         ok, rule = priority in ("normal", URGENT), "must be 'normal' or 'urgent'"
         if priority == URGENT and self.queue.urgent is None:
             ok, rule = False, f"needs worker.queue({self.queue.name!r}, urgent=True)"
@@ -592,7 +592,9 @@ def _later(option: str, seconds: object, now: datetime, *, ok: bool) -> datetime
     raise errors.InvalidOptionError(option, seconds, rule)
 
 
-def _check_id(task_id: object) -> None:
+def _checked_id(task_id: str) -> str:
+    task_id = exact(task_id)
     ok = isinstance(task_id, str) and 0 < len(task_id) <= _MAX_ID and _ID.issuperset(task_id)
     rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_', '=' and '/'"
     check_option("task_id", task_id, ok, rule)
+    return task_id

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, o
 
 from .. import StreamConfig, connect, errors, shared_connection
 from ..converters import to_json
-from ..exact import masked
+from ..exact import exact, masked
 from ..exit_status import ExitStatus, exit_status
 from ..records import shows_fields
 from ..subjects import subject_matches
@@ -403,7 +403,7 @@ class Worker(DefinedWorker):
             check_option("missed", missed, missed in {"last", "all"}, "must be 'last' or 'all'")
             check_option("overlap", overlap, isinstance(overlap, bool), "must be True or False")
             ticks = TickRule() if at is not None else TickRule(missed, overlap)
-            call = name, schedule_name or name.name, args, kwargs or {}
+            call = name, exact(schedule_name or name.name), args, kwargs or {}
             self._schedule_call(call, times, ticks)
             return lambda function: function
         if subject is None:
@@ -533,6 +533,7 @@ class Worker(DefinedWorker):
             InvalidOptionError: a value is out of range, or the name is defined already.
 
         """
+        name, scope = exact(name), exact(scope)
         ok = name not in self.limits and name not in self.shared_limits
         check_option("name", name, ok, "is the name of another limit already")
         check_option(

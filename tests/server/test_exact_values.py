@@ -6,24 +6,21 @@ import inspect
 import io
 import json
 import re
-import socket
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
-from enum import Enum
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 import blocking_calls
 import pytest
+from fixtures.exact import as_member, as_subclass, recorded, replaced
 from fixtures.internals import core_of
 from fixtures.threads import SCALE
 
 import jetstream_sync
 from jetstream_sync import ConsumerConfig, Headers, errors, services, speedups
 from jetstream_sync.client import encoder, engine
-from jetstream_sync.server import NatsServer
 
 _FEATURES = [
     "allow_direct",
@@ -34,62 +31,6 @@ _FEATURES = [
     "allow_rollup_hdrs",
 ]
 _LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
-
-
-class Text(str):  # noqa: SLOT000 - as those of users
-    """Formatted as another text."""
-
-    def __str__(self) -> str:
-        return "Formatted"
-
-    def __format__(self, _: str) -> str:
-        return "Formatted"
-
-    __repr__ = __str__
-
-
-class Number(int):
-    """Formatted as another number."""
-
-    def __str__(self) -> str:
-        return "Formatted"
-
-    def __format__(self, _: str) -> str:
-        return "Formatted"
-
-    def __int__(self) -> int:
-        return 77
-
-    __repr__ = __str__
-
-
-class Data(bytes):
-    """Converted to other bytes."""
-
-    def __bytes__(self) -> bytes:
-        return b"Formatted"
-
-
-def as_subclass(value: object) -> object:
-    """Return a str, int or bytes as an object of a subclass with methods of its own."""
-    kinds = {str: Text, int: Number, bytes: Data}
-    return kinds[type(value)](value) if type(value) in kinds else value
-
-
-def as_member(value: object) -> object:
-    """Return a str, int or bytes as a member of an enum, whose text is its name."""
-    if type(value) in {str, int, bytes}:
-        return Enum("Formatted", {"MEMBER": value}, type=type(value)).MEMBER  # type: ignore[attr-defined]
-    return value
-
-
-def replaced(value: object, how: Any) -> Any:
-    """Replace each str, int and bytes in a value of the walk."""
-    if isinstance(value, Mapping):
-        return {how(name): replaced(item, how) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(replaced(item, how) for item in value)
-    return how(value)
 
 
 def ignore(_: object) -> None:
@@ -514,47 +455,6 @@ def objects(call: Walk, js: Any) -> None:
     call(js, "delete_object_store", "o")
 
 
-class Recorder:
-    """A relay that keeps what clients send."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"nats://127.0.0.1:{self._listening.getsockname()[1]}"
-        self.sent = bytearray()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                for ends in ((client, server, self.sent), (server, client, bytearray())):
-                    threading.Thread(target=self._copy, args=ends, daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                kept += data
-                target.sendall(data)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listening.close()
-
-
-@contextmanager
-def recorded(server: NatsServer) -> Iterator[Recorder]:
-    recorder = Recorder(server.port)
-    try:
-        yield recorder
-    finally:
-        recorder.close()
-
-
 #: Parameters that the server does not see, or that another test covers.
 _NOT_SENT = """
 ObjectStore.open.encoding ObjectStore.open.newline ObjectStore.open.mode ObjectReader.peek.size
@@ -608,8 +508,7 @@ def test_each_public_call_sends_values_and_not_their_texts(fresh_server, monkeyp
         options = replaced({"name": "client", "inbox_prefix": "_INBOX.own"}, how)
         with jetstream_sync.connect(how(recorder.url), **options) as nc:
             walk(call, nc)
-        places = re.finditer(rb"Formatted", recorder.sent)
-        assert [bytes(recorder.sent[at.start() - 80 : at.end() + 40]) for at in places] == []
+        assert recorder.formatted() == []
         assert json.loads(re.search(rb"CONNECT (.*)\r\n", recorder.sent)[1])["name"] == "client"
     assert missing_parameters(call.given) == set()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from fixtures.exact import as_member, as_subclass
 from fixtures.server import paused
 from fsspec.generic import rsync
 from fsspec.implementations.local import LocalFileSystem
@@ -786,3 +787,20 @@ def test_options_of_fsspec_are_taken(nats_server, js):
     with pytest.raises(jetstream_sync.InvalidOptionError, match="wrong"):
         fsspec.filesystem("jetstream", servers=nats_server.url, wrong=1).ls("")
     shared_connection(nats_server.url).close()
+
+
+@pytest.mark.parametrize("how", [as_subclass, as_member])
+def test_paths_are_taken_by_value(fs, store, how):
+    """Members of enums and other subclasses of str are names by their value, not by their text."""
+    fs.pipe_file(how("DATA/new/b.txt"), how(b"data"))
+    assert store.get_bytes("new/b.txt") == b"data"
+    assert fs.cat_file(how("jetstream://DATA/new/b.txt")) == b"data"
+    assert fs.ls(how("DATA/new"), detail=False) == ["DATA/new/b.txt"]
+    fs.cp_file(how("DATA/new/b.txt"), how("DATA/c.txt"))
+    fs.rm_file(how("DATA/new/b.txt"))
+    assert [info.name for info in store.list()] == [
+        "a.txt",
+        "c.txt",
+        "year/01.txt",
+        "year/02/x.txt",
+    ]

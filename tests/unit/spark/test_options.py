@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from fixtures.exact import as_member, as_subclass
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -335,3 +336,16 @@ def test_secrets_with_names_that_spark_redacts(option, field):
     assert getattr(by_safe_name, field)() == "x"
     with pytest.raises(InvalidOptionError):
         read(**{option: "x", plain: "x"})
+
+
+@pytest.mark.parametrize("how", [as_subclass, as_member])
+def test_options_are_taken_by_value(how):
+    """Members of enums and other subclasses are values, not their texts."""
+    given = {
+        "stream": "ORDERS",
+        "subjects": "a,b",
+        "maxOffsetsPerTrigger": 10,
+        "startingOffsets": "5",
+    }
+    plain = ReadOptions.from_options(given)
+    assert ReadOptions.from_options({name: how(value) for name, value in given.items()}) == plain
