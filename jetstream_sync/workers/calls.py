@@ -43,6 +43,7 @@ from .errors import (
     StateUnknownError,
 )
 from .logs import log, traceback_text
+from .parking import first_stored_ns
 from .resources import Resource, delete_on_subject, has_schedules
 from .steps import PAYLOAD, StepStore, Suspended
 from .tracing import publishing
@@ -93,7 +94,8 @@ def call_id(message: JetStreamMsg) -> str:
     """Return the id of a call; each message of a schedule is a call of its own."""
     token = message.subject.rpartition(".")[2]
     if message.headers is not None and SCHEDULE_HEADER in message.headers:
-        return f"{token}-{message.metadata.timestamp_ns}"
+        where = message.metadata
+        return f"{token}-{first_stored_ns(message, where.stream, where.timestamp_ns)}"
     return token
 
 

@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from .. import errors
 from ..locks import new_lock
 from .logs import log
+from .parking import parked_attempts
 
 if TYPE_CHECKING:
     from .. import Connection, ConsumerConfig, Headers, JetStreamMsg, Metadata
@@ -205,6 +206,8 @@ class Origin(NamedTuple):
     generation: str = ""
     """The creation time of the stream, for the ids of the messages."""
     observer: DeliveryObserver = DeliveryObserver()
+    parks: bool = True
+    """Whether the messages may wait in their stream, as schedules."""
     clock_ahead: float = 0.0
     """Seconds by which the server's clock, which sets `stored_ns`, is ahead of the local clock."""
 
@@ -255,8 +258,11 @@ class LeasedMessage:
         self.lease: Lease = lease
         #: What it has in common with the messages that were received together with it.
         self.origin: Origin = origin
-        #: The number of the attempt: the number of the delivery, plus the retries in place.
-        self.attempt: int = lease.delivered
+
+    @cached_property
+    def attempt(self) -> int:
+        """The number of the attempt: of the delivery, plus those before the message was parked, and those in place."""
+        return self.lease.delivered + parked_attempts(self.msg)
 
     @cached_property
     def handler(self) -> str:

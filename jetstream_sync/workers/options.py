@@ -347,7 +347,8 @@ class QueueOptions:
     ``limit`` and ``rate``."""
     unknown_task_grace: float = 300.0
     """Seconds for which a call is given back whose task the worker does not have, or whose arguments do not fit the
-    task: during a deploy, another process may have the other version. Then it is a dead letter."""
+    task: during a deploy, another process may have the other version. Then it is a dead letter. Before server 2.12,
+    this uses attempts of the call, and the time begins when it is sent."""
 
     def __post_init__(self) -> None:
         """Take the options by value."""

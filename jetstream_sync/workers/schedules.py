@@ -387,7 +387,7 @@ def check_schedules(
             stream = streams[name] = js.get_stream(name)
             filters[name] = list(_filters(js, name, handlers))
         subject = _subject(stream.name, worker, schedule)
-        _check_place(stream, subject, filters[stream.name])
+        check_place(stream, subject, filters[stream.name])
         found.append((schedule, stream))
     return found
 
@@ -406,7 +406,7 @@ def require_level(js: JetStream, level: int) -> None:
 
 def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterable[Handler]) -> None:
     """Check that a stream can have a schedule with this subject, and that no handler receives it."""
-    _check_place(js.get_stream(stream), subject, _filters(js, stream, handlers))
+    check_place(js.get_stream(stream), subject, _filters(js, stream, handlers))
 
 
 #: The name of a consumer, and its filters.
@@ -424,7 +424,8 @@ def _filters(js: JetStream, stream: str, handlers: Iterable[Handler]) -> Iterato
         yield handler.consumer, filters
 
 
-def _check_place(stream: Stream, subject: str, consumers: Iterable[_Filters]) -> None:
+def check_place(stream: Stream, subject: str, consumers: Iterable[_Filters]) -> None:
+    """Check that a stream can have a schedule with this subject, and that no consumer receives it."""
     config, name = stream.cached_info.config, stream.name
     area = f"{subject.partition('.')[0]}.{name}.>"
     allows = config.allow_msg_schedules

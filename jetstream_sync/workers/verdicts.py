@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
     delay: float = 0.0
     """Seconds until the next attempt or delivery."""
     reason: str = ""
-    """Why the message is given up, in one line."""
+    """Why the message is given up, or does not fit the process, in one line."""
     is_fault: bool = False
     """Whether other messages may fail for the same reason, so that the circuit breaker counts it."""
 
@@ -80,8 +80,8 @@ class FailedAttempt(NamedTuple):
     is_settled: bool = False
     is_lost: bool = False
     """Whether its lease is lost."""
-    age: float = 0.0
-    """Seconds since the message was stored."""
+    unfit_s: float = 0.0
+    """Seconds since it was given back first, because it does not fit some processes."""
 
 
 def verdict_of(failed: FailedAttempt, handler: Handler) -> Verdict:
@@ -91,8 +91,8 @@ def verdict_of(failed: FailedAttempt, handler: Handler) -> Verdict:
         return SETTLED
     if failed.is_lost:
         return LOST
-    if may_fit_elsewhere(error) and failed.age < handler.grace:
-        return given_back(_delay_within(failed.age, handler.grace))
+    if may_fit_elsewhere(error) and failed.unfit_s < handler.grace:
+        return postponed(_delay_within(failed.unfit_s, handler.grace), one_line(error))
     is_unknown = isinstance(error, StateUnknownError)
     rejected = not is_unknown and handler.rejects(error)
     is_fault = not (rejected or isinstance(error, Retry))
@@ -124,22 +124,23 @@ def not_buried(failure: BaseException, attempt: int, retry: Backoff) -> Verdict:
 
 
 def given_back(delay: float = 0.0) -> Verdict:
-    """Return the verdict for a message that another process is to handle, now or later."""
+    """Return the verdict for a message that this process does not start, because it stops, or another one is idle."""
     return Verdict(VerdictAction.RETURN, "given_back", delay)
 
 
-def postponed(delay: float) -> Verdict:
-    """Return the verdict for a message that waits in the server, and uses no attempt."""
-    return Verdict(VerdictAction.PARK, "given_back", delay)
+def postponed(delay: float, unfit: str = "") -> Verdict:
+    """Return the verdict for a message that is not run now, and uses no attempt; ``unfit``: why it does not fit here."""
+    return Verdict(VerdictAction.PARK, "given_back", delay, unfit)
 
 
-def unknown_task_verdict(task: str, age: float, grace: float) -> Verdict:
-    """Return what follows for a call of an unknown task with an age in seconds; the delays double."""
-    if age >= grace:
-        return buried(f"unknown task {task!r}", rejected=True)
-    return given_back(_delay_within(age, grace))
+def unknown_task_verdict(task: str, unfit_s: float, grace: float) -> Verdict:
+    """Return what follows for a call of an unknown task, see `FailedAttempt.unfit_s`; the delays double."""
+    reason = f"unknown task {task!r}"
+    if unfit_s >= grace:
+        return buried(reason, rejected=True)
+    return postponed(_delay_within(unfit_s, grace), reason)
 
 
-def _delay_within(age: float, grace: float) -> float:
-    """Return for how long a message with an age is given back: as long as its age, at most until the grace ends."""
-    return round(max(_MIN_UNKNOWN_DELAY_S, min(age, grace - age)), 3)
+def _delay_within(unfit_s: float, grace: float) -> float:
+    """Return for how long a message is given back: as long as it has been until now, at most until the grace ends."""
+    return round(max(_MIN_UNKNOWN_DELAY_S, min(unfit_s, grace - unfit_s)), 3)

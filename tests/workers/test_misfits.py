@@ -13,9 +13,16 @@ from typing import Annotated, Any
 
 import pytest
 from fixtures.threads import SCALE, wait_until
-from fixtures.worker import running
+from fixtures.worker import WorkerProgram, dead_letters, is_settled, running
 
-from jetstream_sync import InvalidOptionError, JetStream, StreamNotFoundError, shared_connection
+import jetstream_sync
+from jetstream_sync import (
+    InvalidOptionError,
+    JetStream,
+    RetentionPolicy,
+    StreamNotFoundError,
+    shared_connection,
+)
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, TaskError, Worker
 
@@ -98,6 +105,94 @@ def test_a_call_that_no_process_takes_is_a_dead_letter_after_the_grace(js, versi
         "too many positional arguments" in js.get_stream("DEAD").get_msg(1).headers["Dead-Reason"]
     )
     assert "does not fit this process" in caplog.text
+
+
+_TASKS = """
+worker = Worker(name="shop", program="tests", dead_letters="DEAD", concurrency=2)
+
+def attempt(what, ctx):
+    record(f"{what} {ctx.attempt} {ctx.id}")
+    if ctx.attempt == 1:
+        raise OSError("busy")
+
+retry = Backoff(first=0.1, factor=1.0, attempts=3)
+"""
+#: What the processes of each version define.
+_OLD = """
+@worker.task(name="argument", retry=retry, results=RESULTS)
+def argument(number: int, ctx: Context): record("old")
+
+@worker.task(name="annotation", retry=retry, results=RESULTS)
+def annotation(number: int, ctx: Context): record("old")
+
+@worker.handler(
+    stream="PAYLOADS", consumer="C", filter_subject="payloads.a", decode=lambda data: 1 / 0, retry=retry
+)
+def payload(data, ctx: Context): record("old")
+"""
+_NEW = """
+@worker.task(name="argument", retry=retry, results=RESULTS)
+def argument(number: int, language: str, ctx: Context): attempt("argument", ctx)
+
+@worker.task(name="annotation", retry=retry, results=RESULTS)
+def annotation(number: str, ctx: Context): attempt("annotation", ctx)
+
+@worker.task(name="added", retry=retry, results=RESULTS)
+def added(ctx: Context): attempt("added", ctx)
+
+@worker.handler(
+    stream="PAYLOADS", consumer="C", filter_subject="payloads.a", decode=int, retry=retry
+)
+def payload(data, ctx: Context): attempt("payload", ctx)
+"""
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize("results", [None, "RESULTS"])
+def test_giving_back_uses_no_attempt(fresh_server, tmp_path, results):
+    """A call that an old process has given back repeatedly has all of its attempts in a new one, and its id."""
+    head = f"RESULTS = {results!r}\n{_TASKS}"
+    sender = Worker(fresh_server.url, name="shop", program="tests")
+    tasks = {}
+    for name in ("argument", "annotation", "added"):
+
+        @sender.task(name=name, results=results)
+        def run(*args: Any) -> None: ...
+
+        tasks[name] = run
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        payloads = js.create_stream(
+            name="PAYLOADS",
+            subjects=["payloads.>", "parked.PAYLOADS.>"],
+            allow_msg_schedules=True,
+            retention=RetentionPolicy.WORK_QUEUE,
+        )
+        js.publish("payloads.a", b"17")
+        calls = [
+            tasks["argument"].delay(1, "de"),
+            tasks["annotation"].delay("one"),
+            tasks["added"].delay(),
+        ]
+        with WorkerProgram(head + _OLD, fresh_server.url, tmp_path) as old:
+            # More often than the calls have attempts: for about 1, 1, 3 and 6 seconds.
+            wait_until(lambda: old.output.count("does not fit this process") >= 12, 20)
+            assert old.runs == []
+            with WorkerProgram(head + _NEW, fresh_server.url, tmp_path) as new:
+                old.stop()
+                wait_until(lambda: len(new.runs) == 8, 30)
+                tasks_stream = js.get_stream("TASKS")
+                wait_until(lambda: tasks_stream.info().state.messages == 0)
+                wait_until(lambda: is_settled(payloads))
+                assert dead_letters(js) == 0
+                runs = sorted(line.split() for line in new.runs)
+                if results is not None:
+                    assert {call.status for call in calls} == {"SUCCESSFUL"}
+                new.stop()
+    names = ("added", "annotation", "argument", "payload")
+    assert [run[:2] for run in runs] == [[name, number] for name in names for number in "12"]
+    assert len({run[2] for run in runs}) == len(names)
+    shared_connection(fresh_server.url, name="shop").close()
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

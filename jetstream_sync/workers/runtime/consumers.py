@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ...differences import differences
-from ...subjects import filter_fields, subjects_overlap
+from ...subjects import filter_fields, subject_matches, subjects_overlap
 from ..calls import OWNER, check_owner
 from ..checks import check_option, short_digest
 from ..deliveries import MIN_WAIT_S, LeaseTimes
@@ -22,7 +22,7 @@ from ..handler import Handler, QueueHandler, start_of
 from ..logs import log
 from ..resources import SetupStep
 from ..retries import MAX_EXTRA_DELIVERIES
-from ..schedules import AT_LEVEL, check_scheduling, require_level
+from ..schedules import AT_LEVEL, check_place, check_scheduling, require_level
 
 if TYPE_CHECKING:
     from ... import (
@@ -84,6 +84,8 @@ class WorkerConsumer:
         self.has_foreign: bool = False
         #: Whether that is so because the consumer has the filters of another version: none are requested.
         self.is_foreign: bool = False
+        #: Whether messages may wait in the stream, as schedules.
+        self.parks: bool = False
         #: See `generation_of`.
         self.generation: str = ""
         #: What does not fit the handler, as sentences; empty: the consumer fits.
@@ -169,6 +171,7 @@ class HandlerConsumer(WorkerConsumer):
         self.pull: PullConsumer = consumer
         self.info: ConsumerInfo | None = consumer.cached_info
         self._expected = _updated(self.info.config, handler)
+        self.parks: bool = _can_park(stream, self.info.config)
         self._compare()
 
     def _with_history(self, config: ConsumerConfig, wanted: ConsumerConfig) -> ConsumerConfig:
@@ -479,9 +482,12 @@ def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
     for stream, prefix in {
         (item.stream, start.rpartition(".")[0]) for start, item in queues.items()
     }:
-        subjects = js.get_stream(stream).info(subjects_filter=f"{prefix}.*.*.*").state.subjects
+        subjects = js.get_stream(stream).info(subjects_filter=f"{prefix}.>").state.subjects
         for subject, count in (subjects or {}).items():
-            queue, task, _ = subject.rsplit(".", 2)
+            call = subject.removesuffix(".later")
+            if not subject_matches(f"{prefix}.*.*.*", call):
+                continue
+            queue, task, _ = call.rsplit(".", 2)
             if queue not in queues:
                 found[f"no queue {queue.rpartition('.')[2]!r}"] += count
             elif task not in queues[queue].tasks:
@@ -538,6 +544,15 @@ def check_dead_letters(js: JetStream, handler: Handler, stream: str) -> None:
 def parks(handler: Handler) -> bool:
     """Return whether messages of a handler may wait in its stream, as schedules."""
     return handler.parks or any(part.parks for part in handler.parts)
+
+
+def _can_park(stream: Stream, consumer: ConsumerConfig) -> bool:
+    """Return whether messages of a consumer can wait in its stream."""
+    name = consumer.durable_name or ""
+    with suppress(errors.InvalidOptionError):
+        check_place(stream, f"parked.{stream.name}.{name}.1", [(name, consumer.filters)])
+        return stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
+    return False
 
 
 def check_parking(js: JetStream, handler: Handler) -> None:

@@ -4,25 +4,27 @@ Processing of messages: running their handler, and what follows from its outcome
 The calling thread is a handler thread. It does not wait for settlements, only for the copy of a dead
 letter: a message is terminated after its copy is stored.
 
-Retries after long delays are parked: they wait as schedules in the stream, not in the consumer (ADR-51).
+Retries after long delays, and messages for another process, are parked: they wait as schedules in the stream,
+not in the consumer (ADR-51).
 
 1. The schedule is stored before the message is acknowledged. Its subject is made from the sequence of the
    message: when the acknowledgement is lost, the next delivery replaces it.
-2. Headers carry the number of attempts and the id of the first message, which is the id of all.
-3. Only work queues: in other streams, other consumers would receive the message again.
+2. Headers carry the number of attempts, and id and time of the first message; see `parking`. A message that
+   was not run has used no attempt.
+3. Only work queues: in other streams, other consumers would receive the message again. There, a message is
+   returned instead, and the server counts an attempt.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from ... import codec, errors
 from ...locks import new_lock
@@ -57,6 +59,15 @@ from ..handler import (
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import HandlerObserver, Observer
+from ..parking import (
+    ATTEMPT_HEADER,
+    ORIGIN_HEADER,
+    STORED_HEADER,
+    UNFIT_HEADER,
+    first_stored_ns,
+    parked_origin,
+    unfit_since_ns,
+)
 from ..retries import MAX_EXTRA_DELIVERIES
 from ..shared_limits import SharedLimit, SharedLimits
 from ..steps import Suspended
@@ -85,14 +96,7 @@ P = ParamSpec("P")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
-#: The headers of a parked message, and the timeout of storing it in seconds.
-_ATTEMPT_HEADER: Final = "Worker-Attempt"
-_ORIGIN_HEADER: Final = "Worker-Origin"
-#: The subject of the schedule, in a message that the server has published for it (ADR-51).
-_SCHEDULER_HEADER: Final = "Nats-Scheduler"
-#: A number of attempts, and the end of an id, after stream and consumer.
-_ATTEMPTS: Final = re.compile("[0-9]{1,9}")
-_ORIGIN_END: Final = re.compile("[0-9]{1,20}/[0-9A-Za-z]{0,40}")
+#: Timeout of parking a message, in seconds.
 _PARK_TIMEOUT_S: Final = 5.0
 #: Shortest interval at which the progress of a run is stored, in seconds.
 _PROGRESS_S: Final = 1.0
@@ -166,11 +170,8 @@ class Failures:
         where = delivery.metadata
         domain = f"{where.domain}/" if where.domain else ""
         start = f"{domain}{where.stream}/{where.consumer}/"
-        if self._handler.parks and is_parked(delivery):
-            origin = parked_header(delivery, _ORIGIN_HEADER)
-            if origin.startswith(start) and _ORIGIN_END.fullmatch(origin, len(start)):
-                return origin
-        return f"{start}{where.stream_seq}/{delivery.origin.generation}"
+        parked = parked_origin(delivery.msg, start)
+        return parked or f"{start}{where.stream_seq}/{delivery.origin.generation}"
 
     def decide(self, delivery: LeasedMessage, error: BaseException) -> Verdict:
         """Return what follows for a message whose attempt has failed."""
@@ -181,7 +182,7 @@ class Failures:
             has_key=delivery.failure is None,
             is_settled=delivery.is_settled,
             is_lost=delivery.is_lost(),
-            age=_age_of(delivery) if self._shared.has_peers else math.inf,
+            unfit_s=_unfit_s(delivery) if self._shared.has_peers else math.inf,
         )
         return verdict_of(failed, self._handler)
 
@@ -246,7 +247,9 @@ class Failures:
     ) -> float | None:
         """Do what was decided about a message, and count it; return the delay of a retry in place."""
         action, settlements = verdict.action, self._shared.settlements
-        if action is VerdictAction.PARK and not self._park(delivery, verdict):
+        if action is VerdictAction.PARK and not (
+            delivery.origin.parks and self._park(delivery, verdict)
+        ):
             action = VerdictAction.RETURN
         elif action is VerdictAction.BURY:
             failure = self._bury(delivery, verdict.reason, error)
@@ -277,8 +280,30 @@ class Failures:
 
     def _park(self, delivery: LeasedMessage, verdict: Verdict) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
+        where, msg = delivery.metadata, delivery.msg
+        message_id = self.message_id(delivery)
+        headers = copied_headers(msg)
+        headers[ATTEMPT_HEADER] = str(delivery.attempt - (verdict.outcome == "given_back"))
+        headers[ORIGIN_HEADER] = message_id
+        now = _server_ns(delivery)
+        headers[STORED_HEADER] = str(first_stored_ns(msg, where.stream, where.timestamp_ns))
+        unfit = unfit_since_ns(msg) or (now if verdict.reason else 0)
+        if unfit and verdict.outcome == "given_back":
+            headers[UNFIT_HEADER] = str(now if delivery.lease.delivered > 1 else unfit)
+        schedule = f"parked.{where.stream}.{where.consumer}.{where.stream_seq}"
+        if isinstance(self._handler, CallHandler) and SCHEDULE_HEADER not in headers:
+            schedule = f"{msg.subject}.later"  # as a later call, which can be found and cancelled
+        at = datetime.fromtimestamp(now / 1e9, timezone.utc) + timedelta(seconds=verdict.delay)
         try:
-            park(self._shared.js, delivery, self.message_id(delivery), verdict)
+            self._shared.js.schedule(
+                schedule,
+                msg.data,
+                target=msg.subject,
+                at=at,
+                headers=headers,
+                msg_id=f"parked:{message_id}:{where.stream_seq}:{delivery.attempt}",
+                timeout=_PARK_TIMEOUT_S,
+            )
         except errors.Error as error:
             text = "%s: %r is not parked, it waits in the consumer: %s"
             log.warning(text, self._handler.name, delivery, error)
@@ -337,10 +362,11 @@ class Processor:
         self._settlements = shared.settlements
         self._hooks = shared.observer.hooks
         self._max_deliveries = handler.retry.attempts + MAX_EXTRA_DELIVERIES
-        # The last attempt of which only the lease is checked before it runs.
-        self._unchecked_attempts = self._max_deliveries
-        if handler.parks or handler.key is not None or handler.ack != "after":
-            self._unchecked_attempts = 0
+        # The last delivery of which only the lease is checked before it runs: before it was parked, a message has
+        # had fewer attempts than the handler has.
+        self._unchecked = MAX_EXTRA_DELIVERIES
+        if handler.key is not None or handler.ack != "after":
+            self._unchecked = 0
         self._forks = len(forks)
         # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
         self._invocation = Invocation(handler, shared.middleware)
@@ -378,9 +404,10 @@ class Processor:
         `LeasedMessage.retry_in` is set if the thread has to run it again.
         """
         log_context.set(delivery)
-        if (
-            now >= delivery.lease.lost_at or delivery.attempt > self._unchecked_attempts
-        ) and not self._may_run(delivery, now):
+        lease = delivery.lease
+        if (now >= lease.lost_at or lease.delivered > self._unchecked) and not self._may_run(
+            delivery, now
+        ):
             return lease_clock()
         delivery.thread = get_ident()
         delivery.give_up_at = now + self.handler.timeout
@@ -478,8 +505,6 @@ class Processor:
             self.failures.perform(delivery, LOST)
             return False  # it is delivered again
         handler = self.handler
-        if handler.parks:
-            delivery.attempt = delivery.lease.delivered + parked_attempts(delivery)
         if delivery.attempt > self._max_deliveries:
             # Its attempts ended without a reply: the processes were killed, or the leases were lost.
             reason = f"delivered {delivery.attempt} times, not started here"
@@ -610,6 +635,10 @@ class LimitedProcessor(Processor):
     #: Has a thread process a delivery again; set by the runner of the queue.
     run_again: Callable[[LeasedMessage], object]
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._unchecked = 0
+
     def process(self, delivery: LeasedMessage, now: float) -> float:
         """Process a call; as `Processor.process`."""
         try:
@@ -714,9 +743,8 @@ class QueueProcessor(Processor):
 
     def _process_tick(self, delivery: LeasedMessage, rule: TickRule, processor: Processor) -> None:
         """Process a call that a schedule has made, if it may run now."""
-        started = delivery.attempt > 1 or parked_attempts(delivery) > 0
         try:
-            verdict, lease = self._ticks.admit(delivery, rule, started=started)
+            verdict, lease = self._ticks.admit(delivery, rule)
         except errors.Error as error:
             delivery.failure = StateUnknownError(
                 f"the server does not tell whether it may run: {error}"
@@ -734,7 +762,7 @@ class QueueProcessor(Processor):
                     lease.release()
 
     def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
-        grace, age = self.handler.grace, _age_of(delivery)
+        grace = self.handler.grace
         name = codec.encodable(task)  # it is reported as JSON
         module = task.rpartition("-")[0]
         if module and module not in self._modules:
@@ -750,56 +778,23 @@ class QueueProcessor(Processor):
             log.error(text, self.handler.name, task, grace)
         self.unknown_tasks[name] = self.unknown_tasks.get(name, 0) + 1
         self.observer.count("unknown_tasks")
-        verdict = unknown_task_verdict(task, age, grace)
+        verdict = unknown_task_verdict(task, _unfit_s(delivery), grace)
         if verdict.is_last:
             self.failures.end(delivery, verdict)
         else:
             self.failures.perform(delivery, verdict)
 
 
-def _age_of(delivery: LeasedMessage) -> float:
-    """Return the age of a message in seconds, by the clock of the server."""
-    now = datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead
-    return max(0.0, now - stored_ns([delivery.msg])[0] / 1e9)
+def _server_ns(delivery: LeasedMessage) -> int:
+    """Return the time by the clock of the server, in nanoseconds since 1970."""
+    return int((datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead) * 1e9)
 
 
-def park(js: Publishing, delivery: LeasedMessage, message_id: str, verdict: Verdict) -> None:
-    """Have the server publish a message again after the delay of a verdict."""
-    where = delivery.metadata
-    headers = copied_headers(delivery.msg)
-    # A delivery that was not run is no attempt.
-    headers[_ATTEMPT_HEADER] = str(delivery.attempt - (verdict.outcome == "given_back"))
-    headers[_ORIGIN_HEADER] = message_id
-    target = delivery.msg.subject
-    schedule = f"parked.{where.stream}.{where.consumer}.{where.stream_seq}"
-    if delivery.task and SCHEDULE_HEADER not in headers:
-        schedule = f"{target}.later"  # as a later call, which can be found and cancelled
-    now = datetime.now(timezone.utc) + timedelta(seconds=delivery.origin.clock_ahead)
-    js.schedule(
-        schedule,
-        delivery.msg.data,
-        target=target,
-        at=now + timedelta(seconds=verdict.delay),
-        headers=headers,
-        msg_id=f"parked:{message_id}:{where.stream_seq}:{delivery.attempt}",
-        timeout=_PARK_TIMEOUT_S,
-    )
-
-
-def parked_attempts(delivery: LeasedMessage) -> int:
-    """Return the number of attempts before the message was parked; 0: it was not."""
-    text = parked_header(delivery, _ATTEMPT_HEADER)
-    return int(text) if _ATTEMPTS.fullmatch(text) and is_parked(delivery) else 0
-
-
-def is_parked(delivery: LeasedMessage) -> bool:
-    """Return whether the server has published a message for the schedule of `park`."""
-    where = delivery.metadata
-    schedule = parked_header(delivery, _SCHEDULER_HEADER)
-    start = f"parked.{where.stream}.{where.consumer}."
-    return schedule.startswith(start) or schedule == f"{delivery.msg.subject}.later"
-
-
-def parked_header(delivery: LeasedMessage, name: str) -> str:
-    """Return a header of a parked message; empty: there is none. Any client may have sent it."""
-    return delivery.msg.headers.get(name, "") if delivery.msg.headers else ""
+def _unfit_s(delivery: LeasedMessage) -> float:
+    """Return the seconds since a message that does not fit was given back first; 0: it was not."""
+    since = unfit_since_ns(delivery.msg)
+    if not delivery.origin.parks:
+        since = stored_ns([delivery.msg])[0]  # it was returned, and nothing tells when
+    elif not since or delivery.lease.delivered > 1:  # another process has run it since
+        return 0.0
+    return max(0.0, (_server_ns(delivery) - since) / 1e9)

@@ -532,7 +532,11 @@ class Puller:
         consumer = self._consumer
         now, times = lease_clock(), consumer.times
         origin = Origin(
-            self._handler.name, consumer.generation, self._observer, consumer.clock_ahead
+            self._handler.name,
+            consumer.generation,
+            self._observer,
+            consumer.parks,
+            consumer.clock_ahead,
         )
         # Most are delivered for the first time, which the reply subject tells without parsing it.
         first = self._first
@@ -544,7 +548,7 @@ class Puller:
         ]
         if max(numbers) >= SUSPICIOUS_DELIVERY:
             for delivery in deliveries:
-                if delivery.attempt >= SUSPICIOUS_DELIVERY:
+                if delivery.lease.delivered >= SUSPICIOUS_DELIVERY:
                     delivery.is_suspicious = not self._processor.failed_here(delivery)
         self._shared.keeper.held.update(deliveries)
         accepts = self._accepts

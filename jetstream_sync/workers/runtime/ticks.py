@@ -4,7 +4,7 @@ Ticks: the calls that the schedules of tasks make; which of them run, and when.
 Rules:
 
 1. A tick that has been delivered before may have started: it is run like any other call, until it has succeeded
-   or is a dead letter.
+   or is a dead letter. One that was parked without a run has not.
 2. With ``missed="last"``, a tick that is delivered for the first time is skipped if a newer one of its schedule
    was stored. The newest one is never skipped for that.
 3. Without ``overlap``, a run holds the lease of its schedule. A tick that finds it taken is skipped if rule 2
@@ -23,6 +23,7 @@ from urllib.parse import quote
 from ... import errors
 from ..calls import SCHEDULE_HEADER
 from ..handler import TickRule
+from ..parking import first_stored_ns
 from ..schedules import LEASE_S, LEASES
 from ..verdicts import LOST, SKIPPED, Verdict, given_back
 
@@ -71,15 +72,13 @@ class Ticks:
         found = self._rules.get(f"{task}.{msg.subject.rpartition('.')[2]}")
         return found if found is not None and SCHEDULE_HEADER in (msg.headers or {}) else None
 
-    def admit(
-        self, delivery: LeasedMessage, rule: TickRule, *, started: bool
-    ) -> tuple[Verdict | None, Lock | None]:
+    def admit(self, delivery: LeasedMessage, rule: TickRule) -> tuple[Verdict | None, Lock | None]:
         """
         Return what follows for a tick that is not run now, ``None`` if it is run, and the lease that it holds then.
 
         Raises `Error` if the server does not tell.
         """
-        may_skip = rule.missed == "last" and not started
+        may_skip = rule.missed == "last" and delivery.attempt == 1
         if may_skip and self._has_newer(delivery):
             return SKIPPED, None
         if rule.overlap:
@@ -95,7 +94,8 @@ class Ticks:
         return None, lease
 
     def _has_newer(self, delivery: LeasedMessage) -> bool:
-        subject, stored = delivery.msg.subject, delivery.metadata.timestamp_ns
+        subject, where = delivery.msg.subject, delivery.metadata
+        stored = first_stored_ns(delivery.msg, where.stream, where.timestamp_ns)
         if self._newest.get(subject, 0) <= stored:
             if self._stream is None:
                 self._stream = self._js.get_stream(self._stream_name)
@@ -103,7 +103,7 @@ class Ticks:
                 last = self._stream.get_msg(last_by_subject=subject, consistent=True)
             except errors.MessageNotFoundError:
                 return False
-            self._newest[subject] = last.time_ns
+            self._newest[subject] = first_stored_ns(last, self._stream_name, last.time_ns)
         return self._newest[subject] > stored
 
     def _lease(self, subject: str) -> Lock:

@@ -24,6 +24,7 @@ from jetstream_sync.workers.verdicts import (
     buried,
     given_back,
     not_buried,
+    postponed,
     unknown_task_verdict,
     verdict_of,
 )
@@ -148,7 +149,7 @@ def test_a_call_of_an_unknown_task_is_given_back_until_its_grace_ends():
     """Each delay is as long as its age, so that there are few; the last one ends with the grace."""
     delays = [unknown_task_verdict("gone", age, 60).delay for age in (0, 0.5, 3, 20, 45, 59.9)]
     assert delays == [1, 1, 3, 20, 15, 1]
-    assert unknown_task_verdict("gone", 3, 60) == given_back(3)
+    assert unknown_task_verdict("gone", 3, 60) == postponed(3, "unknown task 'gone'")
     ended = unknown_task_verdict("gone", 60, 60)
     assert ended == buried("unknown task 'gone'", rejected=True)
     assert (ended.outcome, ended.is_last) == ("rejected", True)
