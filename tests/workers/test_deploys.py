@@ -6,13 +6,14 @@ import itertools
 import signal
 from collections import Counter
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import WorkerProgram
 
 import jetstream_sync
-from jetstream_sync.workers import TaskError, Worker
+from jetstream_sync.workers import DeadLetters, TaskError, TaskResult, Worker
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(170)]
 
@@ -103,6 +104,110 @@ def test_a_deploy_with_another_list_of_tasks(fresh_server, tmp_path, before):
         assert js.get_stream("TASKS").info().state.messages == 0
         dead = js.get_stream("DEAD").info().state.messages if outcomes["dead"] else 0
     assert dead == outcomes["dead"]
+    jetstream_sync.shared_connection(fresh_server.url, name="shop").close()
+
+
+_ARGUMENTS = """
+worker = Worker(name="shop", program="tests", dead_letters="DEAD", concurrency=2)
+worker.queue("default", unknown_task_grace=GRACE)
+options = {"results": "R", "retry": Backoff(first=0.1, factor=1.0, attempts=2)}
+
+def attempt(name, number, ctx):
+    if ctx.attempt == 1:
+        raise Retry("busy")
+    record(f"{name} {number} VERSION")
+
+@worker.task(name="kept", **options)
+def kept(number: int, ctx: Context): attempt("kept", number, ctx)
+"""
+_OLD_ARGUMENTS = """
+@worker.task(name="changed", **options)
+def changed(number: int, ctx: Context): attempt("changed", number, ctx)
+
+@worker.task(name="removed", **options)
+def removed(number: int, ctx: Context): attempt("removed", number, ctx)
+"""
+_NEW_ARGUMENTS = """
+@worker.task(name="changed", **options)
+def changed(number: int, language: str, ctx: Context): attempt("changed", number, ctx)
+"""
+_GRACE_S = 12
+#: The statuses of calls that have ended.
+ENDED = {"SUCCESSFUL", "FAILED"}
+
+
+def test_a_deploy_with_a_new_argument_and_a_removed_task(fresh_server, tmp_path):
+    """
+    Each call runs to success once, with a retry, in a process that it fits, or is a dead letter with the reason.
+
+    Only calls that no process takes during their grace are dead letters.
+    """
+    sender = Worker(fresh_server.url, name="shop", program="tests")
+    tasks = {}
+    for name in ("kept", "changed", "removed"):
+
+        @sender.task(name=name, results="R")
+        def run(*args: Any) -> None: ...
+
+        tasks[name] = run
+    calls: dict[int, tuple[str, bool, TaskResult[None]]] = {}
+
+    def send(count: int) -> None:
+        """Send calls as programs of both versions do."""
+        for _ in range(count):
+            for name, args in (
+                *(("kept", ()), ("changed", ())),
+                *(("changed", ("de",)), ("removed", ())),
+            ):
+                number = len(calls)
+                calls[number] = name, bool(args), tasks[name].delay(number, *args)
+
+    def start(version: str) -> WorkerProgram:
+        code = _ARGUMENTS + (_OLD_ARGUMENTS if version == "old" else _NEW_ARGUMENTS)
+        code = code.replace("VERSION", version).replace("GRACE", str(_GRACE_S))
+        return stack.enter_context(WorkerProgram(code, fresh_server.url, tmp_path))
+
+    with jetstream_sync.connect(fresh_server.url) as nc, ExitStack() as stack:
+        js = nc.jetstream()
+        old = [start("old"), start("old")]
+        send(10)
+        old[0].wait_runs(30)
+        new = [start("new")]
+        send(10)
+        old.pop().stop()
+        new.append(start("new"))
+        send(10)
+        sent = len(calls)
+        wait_until(lambda: all(call.status in ENDED for _, _, call in calls.values()), 60)
+        old.pop().stop()
+        send(5)
+        stream = js.get_stream("TASKS")
+        wait_until(lambda: not stream.info().state.messages, 60)
+        letters = {
+            letter.subject.rpartition(".")[2]: letter.reason
+            for letter in DeadLetters(js).find("TASKS")
+        }
+        runs = Counter(line.split()[1] for line in new[0].runs)
+        succeeded = Counter()
+        for number, (name, is_new, call) in calls.items():
+            status, reason = call.status, letters.pop(call.id, None)
+            if name == "kept" or (is_new if number >= sent else not is_new and number < sent // 3):
+                assert status == "SUCCESSFUL", (name, number)
+            elif number >= sent:
+                assert status == "FAILED", (name, number)
+            assert runs[str(number)] == (status == "SUCCESSFUL"), (name, number)
+            succeeded[name] += status == "SUCCESSFUL"
+            if status == "SUCCESSFUL":
+                assert reason is None
+            else:
+                unfit = "unknown task" if name == "removed" else "no call of the task"
+                assert unfit in reason
+        assert not letters
+        # Some have met only processes that they do not fit during their grace.
+        assert succeeded["removed"] >= 20
+        assert {line.split()[2] for line in new[0].runs if "removed" in line} == {"old"}
+        for program in new:
+            program.stop()
     jetstream_sync.shared_connection(fresh_server.url, name="shop").close()
 
 
