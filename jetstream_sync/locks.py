@@ -1,21 +1,26 @@
-"""Locks that a Ctrl-C does not leave held, and steps that it does not separate."""
+"""Locks that neither a Ctrl-C nor a fork leaves held, and steps that a Ctrl-C does not separate."""
 
 # The client takes all its locks for ``with`` statements from here. The conditions of workers and of ``jsm`` have
 # plain ones.
 #
 # CPython 3.14 handles a signal between `__enter__` of a lock, which is written in C, and the beginning of
 # the block, so a Ctrl-C there leaves the lock held for ever. Up to 3.13, and from 3.15 on, it does not.
+#
+# In a forked child every lock is free: a thread of the parent may have held it, and does not exist there. Under gevent
+# it exists, and releases the lock.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice, starmap
 from operator import methodcaller
 from types import TracebackType
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -56,20 +61,35 @@ class InterruptSafeLock:
             raise
 
 
+_locks: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def _free_in_child() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # noqa: SLF001 - as `threading` and `logging` do
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_in_child)
+
 _IS_NEEDED: Final = sys.version_info[:2] == (3, 14) and sys.implementation.name == "cpython"
 
 
+def _registered(lock: _PlainLock) -> object:
+    if type(lock).__module__ == "_thread":  # not one of gevent
+        _locks.add(lock)
+    return InterruptSafeLock(lock) if _IS_NEEDED else lock
+
+
 def new_lock() -> threading.Lock:
-    """Return a new lock that a Ctrl-C in ``with lock:`` leaves free."""
+    """Return a new lock that a Ctrl-C in ``with lock:`` and a fork leave free."""
     # `threading.Lock` is looked up here, because gevent may replace it after this import.
-    lock = threading.Lock()
-    return cast("threading.Lock", InterruptSafeLock(lock)) if _IS_NEEDED else lock
+    return cast("threading.Lock", _registered(threading.Lock()))
 
 
 def new_rlock() -> threading.RLock:
-    """Return a new reentrant lock that a Ctrl-C in ``with lock:`` leaves free."""
-    lock = threading.RLock()
-    return cast("threading.RLock", InterruptSafeLock(lock)) if _IS_NEEDED else lock
+    """Return a new reentrant lock that a Ctrl-C in ``with lock:`` and a fork leave free."""
+    return cast("threading.RLock", _registered(threading.RLock()))
 
 
 def call_and_record(results: list[T], function: Callable[..., T], *args: object) -> None:

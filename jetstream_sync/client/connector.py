@@ -153,8 +153,7 @@ class Connector:
         self._waiters.wake_all()
 
     def forked(self) -> None:
-        """Replace the lock of the pool in a forked child, and close the copy of a socket."""
-        self.pool.forked()
+        """Close the copy of a socket in a forked child."""
         self._opener.forked()
 
     def on_info(self, info: ServerInfo, current: ServerAddress) -> None:
@@ -330,10 +329,6 @@ class ServerPool:
         self._seen = {_endpoint(address) for address in servers}
         if randomize:
             random.shuffle(self._entries)
-
-    def forked(self) -> None:
-        """Replace the lock in a forked child, because a thread of the parent may have held it."""
-        self._lock = new_lock()
 
     def addresses(self) -> list[ServerAddress]:
         """Return the servers in the order in which they are tried next."""

@@ -302,7 +302,6 @@ class DirectReads:
     def forked(self) -> None:
         """Replace the locks in a forked child: a thread of the parent may have held them."""
         self.paused = False
-        self._lock = new_lock()
         self._turn = threading.Lock()
         self._reading = threading.Lock()
         self._reading.acquire()

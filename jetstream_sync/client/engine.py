@@ -250,7 +250,7 @@ class Engine:
         self._threads = []
         self.state.forked()
         self.direct.forked()
-        self.requests.forked(reason)
+        self.requests.on_closed(reason)
         for member in list(self.fork_aware):
             member.forked()
         self.table.close(reason)

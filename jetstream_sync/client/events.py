@@ -137,7 +137,6 @@ class Events:
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent."""
         self._thread = None
-        self._lock = new_lock()
         self._calls = Mailbox()
         self._calls.close(errors.ConnectionClosedError("forked"))
 

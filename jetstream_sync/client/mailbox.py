@@ -141,8 +141,6 @@ class Mailbox(Generic[T]):
         """Close the mailbox with a reason, and wake all waiting threads; the first reason stays."""
         # In a forked child the items are dropped, because they belong to the parent.
         if isinstance(reason, errors.ForkedConnectionError):
-            # A thread of the parent may have held the lock, and no thread is waiting here.
-            self._lock = new_lock()
             self._gates.clear()
             self.items.clear()
             self.reason = reason

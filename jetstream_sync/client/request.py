@@ -211,11 +211,6 @@ class RequestMux(MessageReceiver):
         for token in self._waiting.copy():
             self._fail(token, failure)
 
-    def forked(self, reason: BaseException) -> None:
-        """Fail every request in a forked child, and replace the lock that a thread may have held."""
-        self._lock = new_lock()
-        self.on_closed(reason)
-
     def _subscribe(self) -> None:
         with self._lock:
             if self._subscription is None:

@@ -145,8 +145,7 @@ class ConnectionState:
         self._encoder.accepts_headers = info.accepts_headers
 
     def forked(self) -> None:
-        """Become closed in a forked child, where a thread of the parent may have held the lock."""
-        self.lock = new_lock()
+        """Become closed in a forked child."""
         self.status = ConnectionStatus.CLOSED
         if self.transport is not None:
             # Close the child's copy of the socket. A shutdown would end the parent's connection.

@@ -413,8 +413,6 @@ class Subscription:
 
     def _on_closed(self, reason: BaseException) -> None:
         """End the subscription; after a close by the user, the callback gets no more messages."""
-        if isinstance(reason, errors.ForkedConnectionError):
-            self._intake = new_lock()  # the parent's reader may have held it
         self._mailbox.close(reason)
         deliberate = isinstance(reason, errors.ConnectionClosedError) and is_deliberate_close(
             reason

@@ -98,7 +98,6 @@ class Tracer:
 
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent; see `ForkAware`."""
-        self.lock = new_lock()
         self._thread = None
         self._lines = Mailbox()
         self._lines.close(errors.ForkedConnectionError("forked"))

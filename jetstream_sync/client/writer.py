@@ -127,7 +127,8 @@ class Writer:
     ) -> None:
         self._pending_size = pending_size
         self._on_send_error = on_send_error
-        self._new_locks()
+        self._lock = new_lock()
+        self._sending = new_lock()
         # --- under _lock ---
         self._buffer = bytearray()
         self._stream: ByteStream | None = None
@@ -150,10 +151,6 @@ class Writer:
         self._work.acquire()
         # For the C extension: the socket of the stream, if commands may be sent to it without the stream.
         self._fd = -1
-
-    def _new_locks(self) -> None:
-        self._lock = new_lock()
-        self._sending = new_lock()
 
     # --- filling the buffer ---------------------------------------------------------------------
 
@@ -508,14 +505,13 @@ class Writer:
             self._buffer = _without_pings(self._buffer)
 
     def check_not_forked(self) -> None:
-        """Raise `ForkedConnectionError` in a child, where a thread of the parent may have held any lock."""
+        """Raise `ForkedConnectionError` in a forked child."""
         if isinstance(self.closed, errors.ForkedConnectionError):
             raise copy_exception(self.closed)
 
     def forked(self, reason: errors.ConnectionClosedError) -> None:
-        """Refuse all commands, and replace the locks that a thread of the parent may have held."""
+        """Refuse all commands."""
         self.closed = reason
-        self._new_locks()
         self.pause()
         self._buffer, self._batch = bytearray(), _NOTHING
 
@@ -539,8 +535,10 @@ if not TYPE_CHECKING and speedups.OutputBuffer is not None:
     class FastWriter(speedups.OutputBuffer, Writer):
         """The writer with the fields and methods of the C extension."""
 
-        def _new_locks(self) -> None:
-            super()._new_locks()
+        def __init__(
+            self, pending_size: int, on_send_error: Callable[[ByteStream, OSError], None]
+        ) -> None:
+            super().__init__(pending_size, on_send_error)
             # With a GIL, the extension reads the first two, otherwise the others.
             self._is_locked, self._is_sending = self._lock.locked, self._sending.locked
             self._acquire, self._release = self._lock.acquire, self._lock.release
@@ -579,9 +577,6 @@ class KeepAlive:
             ConnectionClosedError: the connection is closed.
 
         """
-        if self._writer.closed is not None:
-            # Before a lock is taken: in a forked child, a thread of the parent may have held it.
-            raise copy_exception(self._writer.closed)
         slot: ResultSlot[None] = ResultSlot()
         with self._lock:
             self._writer.enqueue_ping(self._waiters, slot)

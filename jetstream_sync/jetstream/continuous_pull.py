@@ -818,11 +818,9 @@ class MessagePuller:
         self._report = report
 
     def forked(self) -> None:
-        """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
-        self._lock = new_lock()
+        """Drop what belongs to the parent; see `ForkAware`."""
         self._ready.clear()
         self._waiting.clear()
-        self._leases.forked()
         if self._renewer is not None:
             self._renewer.stop()
 

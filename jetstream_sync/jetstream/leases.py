@@ -112,9 +112,6 @@ class NoLeases:
     def verify(self) -> None:
         """Read the consumer config if `unsure` is set."""
 
-    def forked(self) -> None:
-        """Replace the locks that a thread of the parent may have held."""
-
 
 class Leases(NoLeases):
     """The leases of the messages that a client received from one consumer."""
@@ -258,10 +255,6 @@ class Leases(NoLeases):
                 self._expiry = now + self._shortest
                 self.fresh_until = _NEVER if self._late else self._expiry
         return [reply for _, reply, _, _ in deliveries if _position(reply) >= horizon]
-
-    def forked(self) -> None:
-        """Replace the lock, which a thread of the parent may have held."""
-        self._lock = new_lock()
 
 
 def _numbers(reply: bytes) -> tuple[int, int, int] | None:

@@ -134,7 +134,6 @@ class OrderedPuller:
 
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         """Create a consumer that starts after the last message, unless another thread has."""
-        self._api.core.writer.check_not_forked()
         acquired: list[bool] = []
         try:
             call_and_record(acquired, self._renewing.acquire, True, deadline.lock_timeout())
@@ -157,7 +156,6 @@ class OrderedPuller:
     def start(self, deadline: Deadline) -> MessagePuller:
         """Create a consumer and an iterator over it, as one thread does at a time."""
         # The first one is created before other threads use this, so that errors are raised there.
-        self._api.core.writer.check_not_forked()
         pull = self._pull
         if pull.stop_after:
             left = pull.stop_after - self._cursor.delivered
@@ -661,7 +659,6 @@ class OrderedConsumer:
         self._cursor.drop()
 
     def _check_open(self) -> None:
-        self._api.core.writer.check_not_forked()
         if self._closed is not None:
             raise copy_exception(self._closed)
 

@@ -16,8 +16,7 @@
 #    sleeps until the next message and sets asleep; the next publish then wakes it.
 # 4. A thread of its own asks why no stream has stored a message, as the server may be silent. The message
 #    is pending until the ack thread has the answer.
-# 5. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
-#    may hold: the fork check comes first.
+# 5. In a forked child every future is settled at once.
 
 from __future__ import annotations
 
@@ -272,8 +271,6 @@ def _fail_in_child() -> None:
     """Fail the standard futures in a forked child."""
     # So that a loop over `as_completed` that contains the fork continues. A thread of the parent may have held the
     # lock of one of them, so other threads settle them, and leave out one that does not get ready.
-    global _lock  # noqa: PLW0603 - one for all futures, or each would cost more
-    _lock = new_rlock()
     left = list(_standard)
     _standard.clear()
     error = errors.ForkedConnectionError("the message was published in the parent process")
@@ -782,7 +779,6 @@ class Publisher(MessageReceiver):
         self._acks.close(reason)
 
     def _forked(self, reason: errors.ForkedConnectionError) -> None:
-        self._start = new_lock()
         self._room.gates.clear()
         self._acks.close(reason)
         pending = list(self._pending.values())

@@ -237,7 +237,6 @@ class _SharedConnections:
 
     def forked(self) -> None:
         """Reset the tables in a forked child."""
-        self._lock = new_rlock()
         self._open = {}
         self._openings = {}
 

@@ -357,7 +357,6 @@ class NatsServer:
             raise errors.ServerUnavailableError("nats-server was started by the parent process")
 
     def _after_fork_in_child(self) -> None:
-        self._lock = new_rlock()  # another thread of the parent may hold the old one
         if self._runtime is not None:
             self._runtime.abandon()
 

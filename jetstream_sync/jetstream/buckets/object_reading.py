@@ -322,7 +322,6 @@ class ObjectReader(io.RawIOBase):
         """Get another chunk if none is left; return whether there are bytes."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        self._download.bucket.api.core.writer.check_not_forked()
         if not self._rest:
             self._rest = memoryview(self._download.next_chunk())
         return bool(self._rest)
