@@ -359,11 +359,68 @@ def test_what_does_not_exist_without_a_meta_leader(account):
     third.kill()
     wait_until(lambda: "no meta leader: nothing" in account.jsm("stream", "ls").err, 60)
     # Only the meta leader knows what does not exist.
-    for words in (("stream", "info", "NOSUCH"), ("consumer", "ls", "NOSUCH")):
-        result = account.jsm(*words, "--timeout", "2s")
-        assert "without a meta leader it is not known whether it exists" in result.err, words
-    result = account.jsm("stream", "add", "BRANDNEW", "--subjects", "brandnew", "--defaults")
-    assert "nothing was created" in result.err
+    for what, words in {
+        "stream NOSUCH": ("stream", "info", "NOSUCH"),
+        "consumer NOSUCH > C": ("consumer", "info", "NOSUCH", "C"),
+        "bucket NOSUCH": ("kv", "get", "NOSUCH", "k"),
+        "object store NOSUCH": ("object", "info", "NOSUCH"),
+    }.items():
+        result = account.jsm(*words, "--timeout", "1s")
+        text = f"jsm: {what} does not answer, and without a meta leader it is not known whether it exists"
+        assert (result.err.startswith(text), result.status) == (True, 4), result
+    for words in (
+        ("stream", "add", "NEW", "--subjects", "new", "--defaults"),
+        ("kv", "add", "NEW"),
+        ("object", "add", "NEW"),
+        ("consumer", "add", "NOSUCH", "NEW", "--defaults"),
+        ("consumer", "add", "R3_00", "NEW", "--defaults"),
+    ):
+        result = account.jsm(*words, "--timeout", "1s")
+        assert "jsm: JetStream has no meta leader: nothing was created" in result.err, result
+    # What one replica has needs no consumer; the rest names the cause.
+    for words in (
+        ("kv", "ls", "CONFIG"),
+        ("kv", "watch", "CONFIG", "--count", "1"),
+        ("sub", "--stream", "R3_00", "--all", "-T"),
+        ("stream", "get", "R3_00", "1"),
+    ):
+        result = account.jsm(*words, "--timeout", "1s")
+        assert "has no leader: its state may be out of date\njsm: " in result.err, result
+        assert "JetStream has no meta leader" in result.err.splitlines()[1], result
+        assert result.status in (1, 4)
+    with_values = account.jsm("kv", "get", "CONFIG", "a")
+    assert (with_values.out, with_values.status) == ("1", 0)
+
+
+@pytest.mark.timeout(180)
+def test_one_stream_has_no_leader():
+    """With a meta leader, its replica answers, and a consumer without a leader is named as such."""
+    with NatsCluster(5) as cluster:
+        wait_for_peers(cluster)
+        with jetstream_sync.connect(cluster.urls) as nc:
+            js = nc.jetstream(timeout=20)
+            stream = js.create_stream(name="R3", subjects=["a"], num_replicas=3)
+            js.create_consumer("R3", ConsumerConfig(durable_name="C"))
+            js.publish("a", b"x")
+            group = stream.info().cluster
+        assert group is not None
+        lost = {group.leader, group.replicas[0].name}
+        for server in cluster.servers:
+            if server.name in lost:
+                server.kill()
+        alive = [server.url for server in cluster.servers if server.name not in lost]
+
+        def jsm(*words: str) -> Result:
+            return run_jsm("-s", alive[0], *words, "--timeout", "2s")
+
+        wait_until(lambda: "R3 has no leader" in jsm("stream", "info", "R3").err, 60)
+        for words in (("stream", "get", "R3", "1"), ("consumer", "info", "R3", "C")):
+            wait_until(lambda words=words: "consumer has no leader: a maj" in jsm(*words).err, 30)
+        read = jsm("sub", "--stream", "R3", "--all", "-T", "--raw")
+        assert (read.out, read.status) == ("x\n", 0)
+        assert "R3 has no leader: its state may be out of date" in read.err
+        assert jsm("kv", "get", "NOSUCH", "k").status == 3
+        assert jsm("kv", "add", "NEW").status == 0
 
 
 @pytest.mark.full

@@ -205,7 +205,8 @@ class BucketKind(Generic[_B]):
             config = changed(self.config(bucket=bucket), take_fields(self.config, options))
             verb = "was created"
             with settings.jetstream() as js:
-                with contextlib.suppress(errors.NotFoundError):
+                # Without a reply, the creation tells why.
+                with contextlib.suppress(errors.NotFoundError, errors.RequestTimeoutError):
                     self.open(js, bucket)
                     verb = "is unchanged"  # the server refuses another config
                 status = Step(action=CREATE, declared=Declared(config=config)).run(js).status()

@@ -164,7 +164,9 @@ def add(
             ask.interactive = False
         _ask_for_rest(ask, fields)
         config = changed(base, {**fields, **name})
-        check_against_stream(settings, config, find_stream(js, stream).cached_info.config)
+        # Without a reply, the creation tells why.
+        with suppress(errors.RequestTimeoutError):
+            check_against_stream(settings, config, find_stream(js, stream).cached_info.config)
         if output is not None:
             write_config(settings, config, output)
             return

@@ -38,7 +38,7 @@ from ...exit_status import ExitStatus
 from ...net.clock import Deadline, monotonic
 from ...subjects import subject_matches
 from ..shared.long_running import wait_interruptibly
-from ..shared.names import find_stream
+from ..shared.names import named_stream
 from ..shared.output import counted, say
 from ..shared.settings import Settings
 from ..shared.status import CommandError
@@ -276,6 +276,7 @@ class StreamStart:
 
 
 def stream_source(
+    settings: Settings,
     js: JetStream,
     stream: str,
     start: StreamStart,
@@ -283,14 +284,9 @@ def stream_source(
     durable: str | None = None,
     to_end: bool = False,
     count: int | None = None,
-    patience: float = 5.0,
 ) -> PullSource:
-    """
-    Return the messages of a stream in order, or those of a durable consumer, created if missing.
-
-    `patience`: seconds without a message after which ``to_end`` asks how many are pending.
-    """
-    found = find_stream(js, stream)
+    """Return the messages of a stream in order, or those of a durable consumer, created if missing."""
+    found = named_stream(settings, js, stream)
     fields = start.fields()
     limit: ContinuousOptions = {} if count is None else {"stop_after": count}
     if durable is None:
@@ -304,7 +300,7 @@ def stream_source(
             to_end=to_end,
             at_end=at_end,
             pending=lambda: ordered.info().num_pending,
-            patience=patience,
+            patience=settings.timeout,
         )
     try:
         consumer = found.get_consumer(durable)
@@ -319,7 +315,7 @@ def stream_source(
         to_end=to_end,
         at_end=at_end,
         pending=lambda: _undelivered(consumer.info()),
-        patience=patience,
+        patience=settings.timeout,
     )
 
 

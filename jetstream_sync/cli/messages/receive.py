@@ -348,13 +348,7 @@ def sub(
             stream = stream or js.find_stream_name_by_subject(subjects[0])
             limit = None if ignored else count
             source = stream_source(
-                js,
-                stream,
-                start,
-                durable=durable,
-                to_end=to_end,
-                count=limit,
-                patience=settings.timeout,
+                settings, js, stream, start, durable=durable, to_end=to_end, count=limit
             )
             names = [f"[{stream}]", *subjects]
         announce(settings, f"Listening on {' '.join(names)}")

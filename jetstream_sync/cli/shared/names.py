@@ -16,7 +16,7 @@ from ...subjects import KV_PREFIX, check_consumer_name, check_stream_name
 from .output import note
 from .prompts import Asker
 from .settings import Settings
-from .status import CommandError, did_you_mean, exit_status, hint_of, not_found, noun_of
+from .status import CommandError, did_you_mean, not_found
 from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 def stream_of(settings: Settings, name: str | None, **options: Any) -> Iterator[Stream]:
     """Open a connection and yield the stream with a name, by default the answer to a prompt."""
     with settings.jetstream(**options) as js:
-        stream = named_stream(settings, js, name)
-        note_without_leader(settings, f"stream {stream.name}", stream.cached_info)
-        yield stream
+        yield named_stream(settings, js, name)
 
 
 def note_without_leader(settings: Settings, what: str, info: StreamInfo) -> None:
@@ -42,7 +40,9 @@ def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:
     """Return the stream with a name, by default the answer to a prompt."""
     if name is None:
         name = Asker(settings).choose("Select a stream", js.stream_names, "STREAM")
-    return find_stream(js, name)
+    stream = find_stream(js, name)
+    note_without_leader(settings, f"stream {name}", stream.cached_info)
+    return stream
 
 
 def find_stream(js: JetStream, name: str) -> Stream:
@@ -62,16 +62,6 @@ def suggesting(js: JetStream, stream: str, consumer: str = "") -> Iterator[None]
         close = did_you_mean(consumer, js.consumer_names(stream))
         text = f'stream {stream} has no consumer "{consumer}"{close}'
         raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
-    except errors.JetStreamNotEnabledError:
-        raise  # it names the cause
-    except (errors.RequestTimeoutError, errors.ServiceUnavailableError) as error:
-        try:
-            js.stream_names()
-        except (errors.TimeoutError, errors.ServiceUnavailableError) as cause:
-            # Only the meta leader knows that a stream does not exist.
-            text = f"{noun_of(stream)} does not answer, and without a meta leader it is not known whether it exists"
-            raise CommandError(text, exit_status(error), hint=hint_of(cause)) from error
-        raise
 
 
 # --- consumers ----------------------------------------------------------------------------------

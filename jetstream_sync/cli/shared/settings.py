@@ -30,7 +30,7 @@ from ...contexts import (
 from ...exit_status import ExitStatus
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
-from .status import CommandError, file_errors, one_line
+from .status import CommandError, file_errors, one_line, with_meta_leader, without_meta_leader
 from .values import TIMEOUT, Decorator, option
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _MAX_WARNINGS: Final = 20
 #: The default timeout of a request, in seconds.
 _DEFAULT_TIMEOUT_S = 5.0
+#: How long to wait for a meta leader after another request had no answer, in seconds.
+_META_WAIT_S: Final = 1.0
 
 
 @dataclass(kw_only=True)
@@ -195,7 +197,10 @@ class Settings:
             wanted["trace_cb"] = _Trace(SafeText(unescaped(env.stderr))).line
         try:
             with self._connect(servers, wanted) as connection:
-                yield connection
+                try:
+                    yield connection
+                except (errors.TimeoutError, errors.NoLeaderError) as error:
+                    raise self._explained(connection, error) from error.__cause__
         except errors.DomainUnreachableError as error:
             if "domain" not in login.sources:
                 raise
@@ -230,6 +235,20 @@ class Settings:
             raise
         except errors.InvalidOptionError as error:
             raise self.login.named(error) from error
+
+    def _explained(self, connection: Connection, error: errors.Error) -> Exception:
+        """Return the error of a request without a reply; the meta leader alone knows what does not exist."""
+        unanswered = (errors.RequestTimeoutError, errors.NoLeaderError)
+        if not isinstance(error, unanswered) and not isinstance(error.__cause__, unanswered):
+            return error
+        js = self.jetstream_on(connection, timeout=min(self.timeout, _META_WAIT_S))
+        try:
+            js.stream_names()
+        except (errors.TimeoutError, errors.ServiceUnavailableError):
+            return without_meta_leader(error)
+        except errors.Error:
+            return error
+        return with_meta_leader(error)
 
     @contextlib.contextmanager
     def jetstream(self, **options: Any) -> Iterator[JetStream]:

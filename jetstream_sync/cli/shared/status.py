@@ -174,15 +174,46 @@ def noun_of(stream: str) -> str:
     return f"stream {stream}"
 
 
-def _silence(error: errors.RequestTimeoutError) -> tuple[str, str]:
-    """Return what it means that a request has no reply, and the remedy."""
-    found = re.fullmatch(_OF_OBJECT, error.subject)
-    kind, request, stream, consumer = found.groups() if found is not None else [None] * 4
-    what = noun_of(stream or "")
+def _asked_for(subject: str) -> tuple[str, str]:
+    """Return what a request to a stream or consumer is about, and its kind; empty for another request."""
+    found = re.fullmatch(_OF_OBJECT, subject)
+    if found is None:
+        return "", ""
+    kind, request, stream, consumer = found.groups()
+    what = noun_of(stream)
     if kind == "CONSUMER" and consumer is not None:
         what = f"consumer {stream} > {consumer}"
     elif kind == "CONSUMER" and request in _CHANGES:
         what = f"a consumer of {what}"
+    return what, request or ""
+
+
+def without_meta_leader(error: errors.Error) -> Exception:
+    """Return the error of a request without a reply, as there is no meta leader."""
+    if isinstance(error, errors.NoLeaderError):
+        return error
+    text = f"{one_line(error)}: JetStream has no meta leader"
+    if isinstance(error, errors.RequestTimeoutError):
+        what, request = _asked_for(error.subject)
+        if not what or request in _CHANGES:
+            return error
+        text = (
+            f"{what} does not answer, and without a meta leader it is not known whether it exists"
+        )
+    return CommandError(text, exit_status(error), hint=_SEE_HEALTH)
+
+
+def with_meta_leader(error: errors.Error) -> Exception:
+    """Return the error of a request without a reply; there is a meta leader."""
+    if not isinstance(error, errors.NoLeaderError):
+        return error
+    text = "the stream or the consumer has no leader: a majority of its servers is needed"
+    return CommandError(text, exit_status(error), hint=_SEE_HEALTH, cause=error)
+
+
+def _silence(error: errors.RequestTimeoutError) -> tuple[str, str]:
+    """Return what it means that a request has no reply, and the remedy."""
+    what, request = _asked_for(error.subject)
     if request in _CHANGES:
         done = f"{what} may have been {_CHANGES[request]}"
         return f"the servers did not confirm in time; {done}{error.outage}", _SEE_LISTS
@@ -192,7 +223,7 @@ def _silence(error: errors.RequestTimeoutError) -> tuple[str, str]:
         return str(error), ""
     if re.fullmatch(_OF_META_LEADER, error.subject):
         return "JetStream does not answer: it may have no meta leader", _SEE_HEALTH
-    if found is None:
+    if not what:
         return str(error), ""
     return f"{what} is unreachable: its servers do not answer", _SEE_LISTS
 

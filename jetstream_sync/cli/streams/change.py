@@ -26,14 +26,13 @@ from ..shared.config import (
 from ..shared.names import (
     find_stream,
     named_stream,
-    note_without_leader,
     optional_stream_argument,
     stream_argument,
 )
 from ..shared.output import counted
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, exit_status, hint_of
+from ..shared.status import CommandError
 from ..shared.values import STREAM_NAME, allow_one, force_option, option
 from .streams import show_info
 
@@ -117,9 +116,11 @@ def _create(
         found = js.get_stream(config.name)
     except errors.StreamNotFoundError:
         return js.create_stream(config), created
-    except errors.RequestTimeoutError as error:
-        text = f"nothing was created: no server said whether stream {config.name} exists"
-        raise CommandError(text, exit_status(error), hint=hint_of(error)) from error
+    except errors.RequestTimeoutError:
+        # The servers of a stream are silent, or there is none and no meta leader, which the creation tells.
+        if if_not_exists or update:
+            raise
+        return js.create_stream(config), created
     if if_not_exists:
         return found, "exists"
     if update:
@@ -196,7 +197,6 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
     fields = {**removed, **take_fields(StreamConfig, options)}
     with settings.jetstream() as js:
         stream = named_stream(settings, js, name)
-        note_without_leader(settings, f"stream {stream.name}", stream.cached_info)
         updated = edit_config(
             settings,
             js,

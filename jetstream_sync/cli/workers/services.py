@@ -15,7 +15,7 @@ from ...net.clock import monotonic
 from ...services import ServicePing
 from ...subjects import SERVICES_PREFIX
 from ..shared.env import single_line, visible
-from ..shared.names import find_stream, note_without_leader
+from ..shared.names import named_stream
 from ..shared.output import emit_item, emit_text
 from ..shared.render import Block, Field, bad, show_blocks, show_rows
 from ..shared.settings import Settings, command
@@ -147,7 +147,7 @@ _COUNTERS: Final = (
 def _counters(settings: Settings, stream: str) -> Iterator[Counters]:
     """Open a connection for a ``with`` block, and yield the counters of a stream."""
     with settings.jetstream() as js:
-        note_without_leader(settings, f"stream {stream}", find_stream(js, stream).cached_info)
+        named_stream(settings, js, stream)
         try:
             yield js.counters(stream)
         except errors.KeyNotFoundError as error:
