@@ -19,6 +19,9 @@ _NO_ENGINE: Final = "django.db.backends.dummy"
 #: Above that, the time of the oldest entry to keep might not exist.
 _MAX_DAYS: Final = 100 * 365
 
+#: The value of the setting that was read last, and its config.
+_loaded: Final[list[tuple[Mapping[str, Any], Config]]] = []
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -62,6 +65,16 @@ class Config:
 
         """
         given = getattr(settings, "JETSTREAM", {})
+        if _loaded and _loaded[0][0] == given:
+            return _loaded[0][1]
+        found = cls._of(given)
+        # Compared with a copy: a test may change the dictionary itself.
+        _loaded[:] = [(dict(given), found)]
+        return found
+
+    @classmethod
+    def _of(cls, given: Any) -> Config:
+        """Return the config in a value of the setting."""
         if not isinstance(given, Mapping):
             raise ImproperlyConfigured("the setting JETSTREAM must be a dictionary")
         own = [item.name for item in fields(cls) if item.init]

@@ -328,6 +328,11 @@ def test_every_option_of_a_worker_is_a_setting():
     names = [item.name for item in fields(Config) if item.init]
     with override_settings(JETSTREAM=dict.fromkeys(names)):
         assert (Config.load(), DjangoWorker().name) == (Config(), Config().name)
+    setting: dict[str, object] = {"timeout": 3.0}
+    with override_settings(JETSTREAM=setting):
+        assert Config.load() is Config.load()
+        setting["timeout"] = 4.0  # also of the dictionary itself
+        assert Config.load().timeout == 4.0
     assert {name: getattr(worker, name) for name in changed} == changed
     assert (own.concurrency, own.report) == (4, None)
 
