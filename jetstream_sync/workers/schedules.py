@@ -20,9 +20,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from functools import cache
@@ -167,25 +166,25 @@ class Schedules:
         self._worker = worker
         self._schedules = schedules
         self._handlers = handlers
-        # Those that were checked last are at the end.
-        self._stored: deque[_StoredSchedule] = deque()
+        self._stored: list[_StoredSchedule] = []
+        self._streams: list[Stream] = []
         self._refresh_at = FOREVER
-        # The names whose last refresh failed, which is logged once.
+        # What could not be checked at the last refresh, which is logged once.
         self._failed: set[str] = set()
 
     def store(self) -> None:
         """Store the schedules that are missing or differ; `refresh` does it again."""
         found = check_schedules(self._js, self._worker, self._schedules, self._handlers)
-        streams = {stream.name: stream for _, stream in found}
+        self._streams = [*{stream.name: stream for _, stream in found}.values()]
         digests: dict[str, str | None] = {}
-        for stream in streams.values():
+        for stream in self._streams:
             digests |= _stored_digests(stream, f"{_prefix(stream.name, self._worker)}.*")
-        self._stored = deque(
+        self._stored = [
             _StoredSchedule(
                 self._js, schedule, stream, _subject(stream.name, self._worker, schedule)
             )
             for schedule, stream in found
-        )
+        ]
         for item in self._stored:
             item.store(digests)
         self._refresh_at = Deadline(REFRESH_S)
@@ -195,19 +194,29 @@ class Schedules:
         if not self._refresh_at.expired():
             return
         self._refresh_at = Deadline(REFRESH_S)
-        for _ in range(len(self._stored)):
-            item = self._stored[0]
-            self._stored.rotate(-1)
-            name = item.schedule.name
-            try:
-                item.restore()
-                self._failed.discard(name)
-            except errors.Error as error:
-                level = logging.DEBUG if name in self._failed else logging.ERROR
-                self._failed.add(name)
-                log.log(level, "schedule %s cannot be checked: %s", name, error)
-                if isinstance(error, errors.TimeoutError):
-                    return  # the worker must see a signal; the others are next
+        digests: dict[str, str | None] = {}
+        with suppress(
+            errors.TimeoutError
+        ):  # the worker must see a signal; the next refresh is soon
+            for stream in self._streams:
+                with self._logged(f"schedules of stream {stream.name}"):
+                    digests |= _stored_digests(stream, f"{_prefix(stream.name, self._worker)}.*")
+            for item in self._stored:
+                with self._logged(f"schedule {item.schedule.name}"):
+                    item.restore(digests)
+
+    @contextmanager
+    def _logged(self, what: str) -> Iterator[None]:
+        """Log an error; raise it only if it is that of a silent server."""
+        try:
+            yield
+            self._failed.discard(what)
+        except errors.Error as error:
+            level = logging.DEBUG if what in self._failed else logging.ERROR
+            self._failed.add(what)
+            log.log(level, "%s cannot be checked: %s", what, error)
+            if isinstance(error, errors.TimeoutError):
+                raise
 
 
 class _StoredSchedule:
@@ -235,8 +244,11 @@ class _StoredSchedule:
         self._publish()
         log.info("schedule %s is stored in stream %s", self.schedule.name, self._stream.name)
 
-    def restore(self) -> None:
-        """Store the schedule if it is missing or has another rule."""
+    def restore(self, digests: Mapping[str, str | None]) -> None:
+        """Store the schedule if it is missing or has another rule; the stored digests are given by their subjects."""
+        if _rule(digests.get(self._subject) or "") == _rule(self._digest):
+            return
+        # It was not read, or by a replica that is behind.
         found = _stored_digest(self._stream, self._subject)
         if found is not None and _rule(found) == _rule(self._digest):
             return

@@ -294,7 +294,7 @@ def test_options_of_schedules_are_checked():
 
 
 @pytest.mark.server(">=2.14")
-def test_a_start_without_changes_takes_few_requests(fresh_server):
+def test_a_start_and_a_refresh_without_changes_take_few_requests(fresh_server, monkeypatch):
     """The number of requests does not grow with the number of schedules."""
     worker = Worker(fresh_server.url, name="many")
     for number in range(60):
@@ -314,6 +314,14 @@ def test_a_start_without_changes_takes_few_requests(fresh_server):
         schedules.store()
         assert js.account_info().api.total - before <= 10
         assert js.get_stream("TASKS").info().state.last_seq == last
+        monkeypatch.setattr(schedules_module, "REFRESH_S", 0)
+        schedules.store()
+        before = js.account_info().api.total
+        schedules.refresh()
+        assert js.account_info().api.total - before <= 3
+        js.get_stream("TASKS").purge(subject=f"schedules.TASKS.{worker.name}.task-7", force=True)
+        schedules.refresh()
+        assert js.get_stream("TASKS").info().state.last_seq == last + 1
 
 
 @pytest.mark.server(">=2.14")
