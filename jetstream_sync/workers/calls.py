@@ -560,11 +560,11 @@ class TaskState(RunState):
         on_change: Callable[[CallRecord], object] = lambda _record: None,
         place: FlowPlace | None = None,
     ) -> None:
-        self._calls = calls
+        self._calls = self.results = calls
         self.place = place
         self.has_steps: bool = place is not None
         self._task = task
-        self._acks_failures = acks_failures
+        self.acks_failures: bool = acks_failures
         self._on_change = on_change
 
     def _sent(self, message: JetStreamMsg) -> CallRecord:
@@ -577,7 +577,7 @@ class TaskState(RunState):
             found = self._calls.read(call_id(message))
         except (errors.KeyNotFoundError, NoCallError):
             return False
-        if found.status in DONE or (found.status == CallStatus.FAILED and self._acks_failures):
+        if found.status in DONE or (found.status == CallStatus.FAILED and self.acks_failures):
             self._calls.flows.ended(found)
             return True
         return False
@@ -592,7 +592,7 @@ class TaskState(RunState):
             context.value_limit = self._calls.max_value - size - _RECORD_MARGIN
         except CallEndedError as error:
             ended: CallRecord = error.args[0]
-            if ended.status != CallStatus.FAILED or self._acks_failures:
+            if ended.status != CallStatus.FAILED or self.acks_failures:
                 self._continue(ended)
                 return False
             raise Reject(ended.errors[-1].text if ended.errors else "the call has failed") from None
@@ -645,7 +645,7 @@ class TaskState(RunState):
             return False
         if is_last:
             self._on_change(found)
-        is_acked = is_last and self._acks_failures and not isinstance(error, Reject)
+        is_acked = is_last and self.acks_failures and not isinstance(error, Reject)
         if is_acked:
             self._continue(found)
         return is_acked

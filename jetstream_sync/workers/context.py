@@ -465,6 +465,10 @@ class RunState:
 
     #: Whether the function has steps.
     has_steps: bool = False
+    #: The `CallStates` of its calls; ``None``: they have no results.
+    results: Any = None
+    #: Whether a call that has failed is acknowledged, and has no dead letter.
+    acks_failures: bool = False
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """Read or record a step of a call, as the method of `StepStore` with this name."""

@@ -427,9 +427,7 @@ class TestClient:
 
 
 def _has_results(handler: Handler) -> bool:
-    if not isinstance(handler, CallHandler):
-        return False
-    return isinstance(getattr(handler.state, "inner", handler.state), TaskState)
+    return isinstance(handler, CallHandler) and handler.state.results is not None
 
 
 class MemoryCalls(CallStates):

@@ -5,8 +5,8 @@ At any time, a call has exactly one of these: a message in the stream of its que
 waits; the state ``SUCCESSFUL``,
 ``CANCELLED`` or ``EXPIRED``; the state ``FAILED`` and one dead letter. While workers run, a call is between two of
 them for a moment: what disagrees is read again before it is reported. The calls of one schedule share a subject:
-a message or a dead letter of any of them counts for each. States of other records than those of tasks of the
-worker, such as the results of ``django.tasks``, are not compared, but their messages are.
+a message or a dead letter of any of them counts for each. Of calls without results, messages and dead letters are
+compared; `unverified` says what that cannot show.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import JetStream, KeyValueEntry, errors
 from ..subjects import subject_matches
 from .call_records import CallRecord, CallStatus
 from .calls import CallQueue
-from .dead_letters import DeadLetters
+from .dead_letters import DeadLetter, DeadLetters
 from .errors import NoCallError
-from .handler import QueueHandler
+from .handler import CallHandler, QueueHandler
 from .runtime.consumers import stranded_calls, unknown_calls
 
 if TYPE_CHECKING:
     from .tasks import Task
 
+#: The queues with the handlers of their tasks.
+_Queues = Sequence[tuple[CallQueue, QueueHandler]]
 #: Seconds between the two readings of what disagrees: a settlement is on its way for at most that long.
 _AGAIN_S: Final = 2.0
 #: Number of comparisons of a stream with its consumer while they differ.
@@ -41,7 +43,7 @@ _TARGET: Final = "Nats-Schedule-Target"
 def verify_calls(
     js: JetStream,
     tasks: Mapping[str, Task[..., object]],
-    queues: Sequence[tuple[CallQueue, QueueHandler]],
+    queues: _Queues,
 ) -> list[str]:
     """Return what disagrees, as sentences; empty: every call is where its state says."""
     found, forgotten = _disagreements(js, tasks, queues), _forgotten(js, queues)
@@ -60,38 +62,120 @@ def verify_calls(
     ]
 
 
+class _Place(NamedTuple):
+    """Where the calls of a task are, and what runs them; the tasks of a backend of Django share one."""
+
+    queue: CallQueue
+    name: str
+    handler: CallHandler
+    keeps: bool
+    """Whether its dead letters are stored under known subjects."""
+
+
+def _places(queues: _Queues) -> list[_Place]:
+    return [
+        _Place(calls, name, task, isinstance(handler.dead_letters, str))
+        for calls, handler in queues
+        if not handler.urgent  # the other queue has them, too
+        for name, task in handler.tasks.items()
+    ]
+
+
+def unverified(queues: _Queues) -> str:
+    """Return what `verify_calls` cannot know, as a sentence; empty: there is nothing."""
+    names = sorted({place.name for place in _places(queues) if not place.handler.state.results})
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)}: without results, a call that has neither a message nor a dead letter has ended or is "
+        "lost, and nothing stored tells which"
+    )
+
+
 def _disagreements(
-    js: JetStream,
-    tasks: Mapping[str, Task[..., object]],
-    queues: Sequence[tuple[CallQueue, QueueHandler]],
+    js: JetStream, tasks: Mapping[str, Task[..., object]], queues: _Queues
 ) -> list[str]:
+    places = _places(queues)
     # States first: a call that ends meanwhile loses its message after its state has changed, not before.
-    records = list(_records(js, tasks))
+    records = [
+        (record, of_task)
+        for record, bucket in _records(js, places)
+        if (of_task := _places_of(record, bucket, places, tasks))
+    ]
     messages: Counter[str] = Counter()
-    letters: Counter[str] = Counter()
-    found: list[str] = []
+    letters: list[DeadLetter] = []
     for stream in {calls.stream for calls, _ in queues}:
         messages.update(_messages(js, stream))
-        letters.update(letter.subject for letter in DeadLetters(js).find(stream))
-    keeps = {calls.prefix: isinstance(handler.dead_letters, str) for calls, handler in queues}
-    for record, task in records:
-        subject = task.queue.of(record).subject_of(task.name, record.id)
-        tick = _tick_subject(subject)
-        is_stored = messages[subject] + messages[tick] > 0
-        where = f"call {record.id} of task {task.name} is {record.status}"
-        if record.status == CallStatus.FAILED:
-            # A call after one that has failed never had a message.
-            had_message = record.flow is None or record.last_attempted_at is not None
-            if keeps[task.queue.prefix] and had_message and not (letters[subject] or letters[tick]):
-                found.append(f"{where}, and has no dead letter")
-            if letters[subject] > 1:
-                found.append(f"{where}, and has {letters[subject]} dead letters")
-        elif letters[subject]:
-            found.append(f"{where}, and has a dead letter")
-        if record.has_ended and messages[subject]:
-            found.append(f"{where}, and its message is still stored")
-        if not record.has_ended and not is_stored and not _waits(record, task):
-            found.append(f"{where}, and no message of it is stored")
+        letters += DeadLetters(js).find(stream)
+    found = _buried(js, places, messages, letters)
+    counts = Counter(letter.subject for letter in letters)
+    for record, of_task in records:
+        found += _wrong(record, of_task, messages, counts)
+    return found
+
+
+def _places_of(
+    record: CallRecord,
+    bucket: str,
+    places: Sequence[_Place],
+    tasks: Mapping[str, Task[..., object]],
+) -> list[_Place]:
+    """Return where a call may be: at its task, or in a queue of a backend of Django with the same bucket."""
+    own = [item for item in places if item.handler.state.results]
+    own = [item for item in own if item.handler.state.results.bucket == bucket]
+    named = [item for item in own if item.name == record.task]
+    return named or [item for item in own if item.name not in tasks]
+
+
+def _wrong(
+    record: CallRecord, places: Sequence[_Place], messages: Counter[str], letters: Counter[str]
+) -> list[str]:
+    """Return what disagrees with the state of a call."""
+    subjects = [item.queue.of(record).subject_of(item.name, record.id) for item in places]
+    message_count = sum(messages[subject] for subject in subjects)
+    letter_count = sum(letters[subject] for subject in subjects)
+    ticks = {_tick_subject(subject) for subject in subjects}.difference(subjects)
+    is_stored = message_count or any(messages[tick] for tick in ticks)
+    where = f"call {record.id} of task {record.task} is {record.status}"
+    found = []
+    if record.status == CallStatus.FAILED:
+        # A call after one that has failed never had a message.
+        had_message = record.flow is None or record.last_attempted_at is not None
+        keeps = all(item.keeps and not item.handler.state.acks_failures for item in places)
+        if keeps and had_message and not (letter_count or any(letters[tick] for tick in ticks)):
+            found.append(f"{where}, and has no dead letter")
+        if letter_count > 1:
+            found.append(f"{where}, and has {letter_count} dead letters")
+    elif letter_count:
+        found.append(f"{where}, and has a dead letter")
+    if record.has_ended and message_count:
+        found.append(f"{where}, and its message is still stored")
+    if not record.has_ended and not is_stored and not any(_waits(record, it) for it in places):
+        found.append(f"{where}, and no message of it is stored")
+    return found
+
+
+def _buried(
+    js: JetStream,
+    places: Sequence[_Place],
+    messages: Counter[str],
+    letters: Sequence[DeadLetter],
+) -> list[str]:
+    """Return the messages of calls without results that are stored although they have a dead letter."""
+    without = {
+        (item.queue.prefix, item.name): item for item in places if not item.handler.state.results
+    }
+    found = []
+    for letter in letters if without else ():
+        prefix, _, end = letter.subject.rpartition(".")[0].rpartition(".")
+        place = without.get((f"{prefix}.", end))
+        if place is None or not messages[letter.subject]:
+            continue
+        with suppress(errors.MessageNotFoundError, errors.StreamNotFoundError):
+            stored = js.get_stream(letter.stream).get_msg(letter.seq, consistent=True)
+            if stored.subject == letter.subject:
+                where = f"message {letter.seq} of task {place.name}"
+                found.append(f"{where} has a dead letter, and is still stored")
     return found
 
 
@@ -101,27 +185,24 @@ def _tick_subject(subject: str) -> str:
     return start if time_ns.isdigit() and len(time_ns) == _TIME_DIGITS else subject
 
 
-def _records(
-    js: JetStream, tasks: Mapping[str, Task[..., object]]
-) -> Iterator[tuple[CallRecord, Task[..., object]]]:
-    """Yield the records of the calls of tasks with results."""
-    for bucket in sorted(
-        {task.states.bucket for task in tasks.values() if task.states is not None}
-    ):
+def _records(js: JetStream, places: Sequence[_Place]) -> Iterator[tuple[CallRecord, str]]:
+    """Yield the records of calls with results, with the names of their buckets."""
+    states = [place.handler.state.results for place in places]
+    for bucket in sorted({item.bucket for item in states if item is not None}):
         with suppress(errors.BucketNotFoundError), js.key_value(bucket).watch() as watch:
             records = [_record_of(entry) for entry in watch.initial()]
-            yield from ((item, tasks[item.task]) for item in records if item and item.task in tasks)
+            yield from ((item, bucket) for item in records if item is not None)
 
 
-def _waits(record: CallRecord, task: Task[..., object]) -> bool:
+def _waits(record: CallRecord, place: _Place) -> bool:
     """Return whether a call needs no message, because it waits for a signal, or for calls that have not ended."""
-    place = record.flow
-    if place is None or not place.waiting or task.states is None:
+    flow, steps = record.flow, place.handler.state.results.steps
+    if flow is None or not flow.waiting:
         return False
-    if place.waiting.startswith("wait="):
-        return b'"deadline"' in (task.states.steps.get(record.id, place.waiting) or b"")
-    ended = task.states.steps.names(record.id, f"{place.waiting}.m.*.*")
-    return len(ended) < (place.gathered or {}).get(place.waiting, 0)
+    if flow.waiting.startswith("wait="):
+        return b'"deadline"' in (steps.get(record.id, flow.waiting) or b"")
+    ended = steps.names(record.id, f"{flow.waiting}.m.*.*")
+    return len(ended) < (flow.gathered or {}).get(flow.waiting, 0)
 
 
 def _record_of(entry: KeyValueEntry) -> CallRecord | None:
@@ -148,7 +229,7 @@ def _messages(js: JetStream, stream: str) -> Counter[str]:
     return counts
 
 
-def _forgotten(js: JetStream, queues: Sequence[tuple[CallQueue, QueueHandler]]) -> Counter[str]:
+def _forgotten(js: JetStream, queues: _Queues) -> Counter[str]:
     """
     Return the number of messages by queue that the consumer neither delivers nor waits for.
 

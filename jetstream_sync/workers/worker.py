@@ -55,7 +55,7 @@ from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .shared_limits import SharedLimitRule
 from .tasks import Task, TaskDecorator
-from .verify import verify_calls
+from .verify import unverified, verify_calls
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -693,8 +693,11 @@ class Worker(DefinedWorker):
         Compare the calls of tasks with their messages, their states and their dead letters.
 
         A call with results has exactly one of these: a stored message; the state ``SUCCESSFUL``, ``CANCELLED`` or
-        ``EXPIRED``; the state ``FAILED`` and a dead letter, as long as none was requeued or discarded. A call
-        whose sender was killed before its message was stored is reported, too. Nothing is changed; what disagrees
+        ``EXPIRED``; the state ``FAILED`` and a dead letter, as long as none was requeued or discarded. A task of
+        ``django.tasks`` that has raised is ``FAILED`` without one. A call
+        whose sender was killed before its message was stored is reported, too. Of calls without results, messages
+        that have a dead letter, or that no consumer knows, are reported; one that has neither has ended or is lost,
+        which nothing stored tells. Nothing is changed; what disagrees
         is read again two seconds later. All states and all dead letters of the stream are read.
 
         Returns:
@@ -706,6 +709,14 @@ class Worker(DefinedWorker):
         """
         with self._connect_once() as nc:
             return verify_calls(nc.jetstream(), self.queues.tasks, self.queues.in_use)
+
+    def unverified(self) -> str:
+        """
+        Return what `verify` cannot know, as a sentence; empty: there is nothing.
+
+        :meta private:
+        """
+        return unverified(self.queues.in_use)
 
     def _has_subject(self, nc: Connection, names: Collection[str], subject: str) -> bool:
         """Return whether one of the named streams of the worker will have a subject."""

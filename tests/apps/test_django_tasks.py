@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -160,6 +161,28 @@ def test_a_task_that_does_not_exist(js):
     dead = js.get_stream("DEAD")
     reasons = [dead.get_msg(seq).headers["Dead-Reason"] for seq in (1, 2)]
     assert all("the task cannot be found" in reason for reason in reasons), reasons
+
+
+def test_what_disagrees_is_found(js):
+    """Results are compared as states of other tasks are; a task that raises has failed without a dead letter."""
+    from django.core.management import call_command
+    from fixtures.django_tasks import add, fail
+
+    done = [add.enqueue(1), fail.enqueue("no")]
+    with running(worker()):
+        for item in done:
+            wait_until(lambda item=item: item.refresh() or item.is_finished)
+        wait_until(lambda: worker().verify() == [])
+    waiting = [add.enqueue(number) for number in range(2)]
+    assert worker().verify() == []
+    stream = js.get_stream("TASKS")
+    stream.delete_msg(stream.info().state.last_seq)
+    wanted = f"call {waiting[1].id} of task fixtures.django_tasks.add is READY, and no message"
+    output = io.StringIO()
+    with pytest.raises(SystemExit) as caught:
+        call_command("jetstream_check", verify=True, stdout=output, stderr=io.StringIO())
+    assert caught.value.code == 1
+    assert output.getvalue() == f"{wanted} of it is stored\n"
 
 
 def test_a_task_that_fails_in_a_transaction_leaves_no_row():

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.apps
+
 _DJANGO = """
 import django
 from django.conf import settings

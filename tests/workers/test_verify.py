@@ -123,6 +123,28 @@ def test_stranded_calls_are_reported(worker, js):
     assert len(worker.verify()) == 3  # the calls whose messages were removed here
 
 
+def test_calls_without_results_are_compared_with_their_dead_letters(worker, js):
+    """A message that is stored although it has a dead letter is named; what cannot be known is said."""
+
+    @worker.task(name="plain")
+    def plain(number: int) -> None:
+        raise Reject(f"no {number}")
+
+    plain.delay(1)
+    with running(worker):
+        wait_until(lambda: len(DeadLetters(js).find("TASKS")) == 1)
+        wait_until(lambda: worker.verify() == [])
+    plain.delay(2)
+    assert worker.verify() == []
+    msg = js.get_stream("TASKS").get_msg(2)
+    copied = js.get_stream("DEAD").get_msg(1).headers or {}
+    headers = {name: value for name, value in copied.items() if name.startswith("Dead-")}
+    headers |= {"Dead-Subject": msg.subject, "Dead-Sequence": "2"}
+    js.publish(f"dead.TASKS.x.{msg.subject}", b"", headers=headers)
+    assert worker.verify() == ["message 2 of task plain has a dead letter, and is still stored"]
+    assert worker.unverified().startswith("plain: without results, a call that has neither")
+
+
 def test_a_busy_queue_agrees(worker, js):
     """While calls are sent and run, none counts as unknown to the consumer or as a call without message."""
     work = worker.queues.tasks["work"]

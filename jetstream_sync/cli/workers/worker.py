@@ -142,11 +142,15 @@ def verify(ctx: click.Context, settings: Settings, *, target: str) -> None:
     """
     Compare the calls of tasks with their messages, states and dead letters.
 
-    Each call with results has a stored message, or has ended, and a failed one has a dead letter. What disagrees
-    is read again two seconds later, and shown. Nothing is changed. The exit status is 1 if anything disagrees.
+    Each call with results has a stored message, or has ended, and a failed one has a dead letter. Of calls without
+    results, messages and dead letters are compared, and a note says what is not known. What disagrees is read again
+    two seconds later, and shown. Nothing is changed. The exit status is 1 if anything disagrees.
     """
-    found = _load(target, settings).verify()
+    worker = _load(target, settings)
+    found = worker.verify()
     emit_text(settings, {"disagreements": found}, "\n".join(found))
+    if text := worker.unverified():
+        note(settings, text)
     ctx.exit(ExitStatus.FAILED if found else ExitStatus.OK)
 
 

@@ -28,6 +28,8 @@ class Command(WorkerCommand):
         worker = find_worker(options["worker"])
         if options["verify"]:
             found = worker.verify()
+            if text := worker.unverified():
+                self.stderr.write(text)
             for text in found:
                 self.stdout.write(text)
             sys.exit(1 if found else 0)
