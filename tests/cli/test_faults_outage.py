@@ -308,6 +308,49 @@ def test_one_server_is_down(account):
     assert (absent.status, "no server answered" in absent.err) == (4, True)
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("account", [3], indirect=True)
+def test_lists_keep_their_timeout(account):
+    """The meta leader waits 4 seconds for a silent server; a list asks for each item before that."""
+    dead = next(server for server in account.cluster.servers if account.lost(server))
+    account.asked = next(server for server in account.cluster.servers if server is not dead)
+    lost = account.lost(dead)
+    wait_for_leaders(account, set())
+    dead.pause()
+    try:
+        # It may have been the meta leader.
+        wait_until(lambda: account.jsm("stream", "ls", "-n").status == 0, 60)
+        wait_for_leaders(account, lost)
+        for words in (
+            ("stream", "ls", "-a"),
+            ("consumer", "ls", "-a"),
+            ("kv", "ls"),
+            ("object", "ls"),
+        ):
+            began = monotonic()
+            listed = account.jsm(*words, "-j", "--timeout", "2s")
+            assert monotonic() - began < 2.8 * SCALE, words
+            if words[0] == "stream":
+                known, missing = split(listed.json)
+                assert (missing, known.keys() | missing) == (lost, account.messages.keys())
+            elif words[0] == "consumer":
+                assert {row["stream_name"] for row in listed.json if "missing" in row} <= lost
+                known = {
+                    (row["stream_name"], row["name"]) for row in listed.json if "missing" not in row
+                }
+                assert known == {
+                    (stream, name)
+                    for stream, names in account.consumers.items()
+                    for name in names
+                    if stream not in lost
+                }
+        began = monotonic()
+        account.jsm("top", "--once", "--interval", "10ms", "--timeout", "2s")
+        assert monotonic() - began < 4.8 * SCALE
+    finally:
+        dead.resume()
+
+
 @pytest.mark.full
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("account", [1], indirect=True)

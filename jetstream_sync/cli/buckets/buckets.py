@@ -18,7 +18,7 @@ from ...net.clock import Deadline
 from ...subjects import check_bucket
 from ..shared.config import change_config, changed, config_options, display_fields, take_fields
 from ..shared.env import single_line, visible
-from ..shared.listings import Listed, emit_listed_names, lister
+from ..shared.listings import emit_listed_names, lister
 from ..shared.long_running import reconnect_options, wait_interruptibly
 from ..shared.names import note_without_leader
 from ..shared.output import Missing, announce, emit, emit_item, emit_text, size
@@ -152,8 +152,13 @@ class BucketKind(Generic[_B]):
     def show_all(self, settings: Settings, *, names: bool) -> None:
         """List the buckets of the account: as a table, or with ``names`` one name per line."""
         with lister(settings) as lists:
-            listing = self.list(lists.patient(len(lists.js.stream_names())))
-        listed = Listed.of("bucket", listing, lambda name: {"bucket": name})
+            listed = lists.collect(
+                "bucket",
+                self.list,
+                self.names,
+                lambda js, name: self.open(js, name).status(),
+                lambda name: {"bucket": name},
+            )
         if names:
             emit_listed_names(settings, listed, lambda status: status.bucket)
             return

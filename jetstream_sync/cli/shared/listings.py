@@ -2,7 +2,8 @@
 Listings of streams and consumers, with those that cannot be reached.
 
 An outage is when a listing is needed most: what answered is shown, what did not is a `Missing` row with the
-reason, and the command fails at the end. Requests for the consumers of several streams run in parallel.
+reason, and the command fails at the end. In a cluster with a silent server, the meta leader sends a page of a listing
+after 4 seconds; a listing with less time asks for each item by its name instead, in parallel.
 """
 
 from __future__ import annotations
@@ -31,14 +32,9 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 #: The maximum number of requests that wait for their replies.
-_PARALLEL: Final = 16
+_PARALLEL: Final = 64
 #: The longest single wait for them, in seconds.
 _SLICE_S: Final = 0.5
-#: Items of one page of a listing, and the time that a cluster waits for silent servers, for each page.
-_PAGE_ITEMS: Final = 256
-_PAGE_WAIT_S: Final = 4.0
-#: How long to wait for the names of consumers whose stream does not answer, in seconds.
-_NAMES_WAIT_S: Final = 2.0
 #: The number of names in an error.
 _MAX_NAMED: Final = 5
 #: The errors of a request for one of several streams; the others may answer.
@@ -141,24 +137,75 @@ class Lister:
         self._nc = nc
         self.js: JetStream = settings.jetstream_on(nc)
 
-    def patient(self, items: int) -> JetStream:
-        """Return JetStream with a timeout for pages that the meta leader sends late."""
-        pages = -(-items // _PAGE_ITEMS) or 1
-        timeout = self._settings.timeout + pages * _PAGE_WAIT_S
-        return self._settings.jetstream_on(self._nc, timeout=timeout)
+    @property
+    def half(self) -> float:
+        """The time for one of two listings that follow each other, in seconds."""
+        return self._settings.timeout / 2
 
-    def streams(self, subject: str | None = None, *, everything: bool = True) -> Listed[StreamInfo]:
-        """Return the streams of the account, or those that store a subject."""
-        # The meta leader has the names, and answers at once if there is one.
-        names = self.js.stream_names(subject)
-        listed: Listed[StreamInfo]
+    def collect(
+        self,
+        noun: str,
+        listing: Callable[[JetStream], Listing[T]],
+        names: Callable[[JetStream], Sequence[str]],
+        info: Callable[[JetStream, str], T],
+        document: Callable[[str], dict[str, Any]],
+        *,
+        prefix: str = "",
+        limit: float | None = None,
+    ) -> Listed[T]:
+        """
+        Return the items of a listing of the client; without it in time, the info of each name.
+
+        `document`: the JSON of a name. `limit`: the time for all of it, in seconds; by default the timeout.
+        """
+        deadline = Deadline(limit or self._settings.timeout)
+
+        def within() -> JetStream:
+            return self._settings.jetstream_on(self._nc, timeout=(deadline.left() or 0.0) / 2)
+
         try:
-            listing = self.patient(len(names)).list_streams(subject, allow_incomplete=True)
-        except errors.TimeoutError as error:
-            missing = [missing_stream(name, one_line(error)) for name in names]
-            listed = Listed("stream", missing=missing)
-        else:
-            listed = Listed.of("stream", listing, _stream_document)
+            return Listed.of(noun, listing(within()), document, prefix)
+        except errors.RequestTimeoutError:
+            # The meta leader has the names, and answers at once if there is one.
+            known = names(within())
+        js = within()
+
+        def missing(name: str, reason: str = "its servers did not reply") -> Missing:
+            return Missing(f"{prefix}{name}", document(name), "unreachable", reason)
+
+        def found(name: str) -> T | Missing | None:
+            try:
+                return info(js, name)
+            except (errors.NotFoundError, errors.InvalidNameError):
+                return None  # deleted meanwhile, or a name that this client rejects
+            except errors.RequestTimeoutError:
+                return missing(name)
+            except UNANSWERED as error:
+                return missing(name, one_line(error))
+
+        results = in_parallel(found, known, deadline.left(), missing)
+        return Listed(
+            noun,
+            [item for item in results if item is not None and not isinstance(item, Missing)],
+            [item for item in results if isinstance(item, Missing)],
+        )
+
+    def streams(
+        self,
+        subject: str | None = None,
+        *,
+        everything: bool = True,
+        limit: float | None = None,
+    ) -> Listed[StreamInfo]:
+        """Return the streams of the account, or those that store a subject; see `collect`."""
+        listed = self.collect(
+            "stream",
+            lambda js: js.list_streams(subject, allow_incomplete=True),
+            lambda js: js.stream_names(subject),
+            lambda js, name: js.get_stream(name).cached_info,
+            _stream_document,
+            limit=limit,
+        )
         if everything:
             return listed
         return replace(
@@ -176,18 +223,18 @@ class Lister:
 
         """
         if stream is None:
-            return self.consumers_of(self.streams())
+            return self.consumers_of(self.streams(limit=self.half))
         with suggesting(self.js, stream):
-            return self._consumers(stream, "")
+            return self._consumers(stream, "", self._settings.timeout)
 
     def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
-        """Return the consumers of these streams, with one request for each stream that has any."""
+        """Return the consumers of these streams, with one request for each stream that has any, in half of the timeout."""
         busy = [info.config.name for info in streams.found if info.state.consumer_count]
         lost = [item.name for item in streams.missing]
         parts = [
-            *in_parallel(self._reached, busy),
+            *in_parallel(self._reached, busy, self.half, _unknown),
             # Their servers would not answer; the meta leader has the names.
-            *in_parallel(self._named, lost, min(self._settings.timeout, _NAMES_WAIT_S), _unknown),
+            *in_parallel(self._named, lost, self.half, _unknown),
         ]
         return Listed(
             "consumer",
@@ -196,14 +243,21 @@ class Lister:
             streams.more or next((part.more for part in parts if part.more), None),
         )
 
-    def _consumers(self, stream: str, prefix: str) -> Listed[ConsumerInfo]:
-        listing = self.patient(1).list_consumers(stream, allow_incomplete=True)
-        return Listed.of("consumer", listing, lambda name: _document(stream, name), prefix)
+    def _consumers(self, stream: str, prefix: str, limit: float) -> Listed[ConsumerInfo]:
+        return self.collect(
+            "consumer",
+            lambda js: js.list_consumers(stream, allow_incomplete=True),
+            lambda js: js.consumer_names(stream),
+            lambda js, name: js.consumer_info(stream, name),
+            lambda name: _document(stream, name),
+            prefix=prefix,
+            limit=limit,
+        )
 
     def _reached(self, stream: str) -> Listed[ConsumerInfo]:
         """Return the consumers of one of all streams; without a reply they are missing."""
         try:
-            return self._consumers(stream, f"{stream} > ")
+            return self._consumers(stream, f"{stream} > ", self.half)
         except (errors.StreamNotFoundError, errors.InvalidNameError):
             return Listed("consumer")  # deleted meanwhile, or a name that this client rejects
         except UNANSWERED as error:

@@ -287,7 +287,7 @@ class AccountSnapshot:
     @classmethod
     def take(cls, lists: Lister) -> AccountSnapshot:
         """Return the present state, with one request per stream that has consumers."""
-        streams = lists.streams()
+        streams = lists.streams(limit=lists.half)
         consumers = lists.consumers_of(streams)
         return cls(taken=monotonic(), streams=streams, consumers=consumers)
 
