@@ -171,20 +171,24 @@ class Gate:
         return not self._stopped.wait(start - now)
 
 
+#: Held for an interrupt, and for the end of a limit. A lock for each limit would be registered and dropped while
+#: interrupts come, and one that comes in a weakref callback is lost.
+_interrupting: Final = new_lock()
+
+
 class SoftTimeout:
     """The limit of one run of a handler, in the thread that creates it."""
 
     def __init__(self, seconds: float) -> None:
         self.deadline: Deadline = Deadline(seconds)
         self._thread = threading.get_ident()
-        self._lock = new_lock()
         self._runs = True
 
     def interrupt(self) -> None:
         """Raise in the thread of the handler, if that still runs; called by another thread."""
         import ctypes  # noqa: PLC0415 - for few programs
 
-        with self._lock:
+        with _interrupting:
             if self._runs:
                 self._runs = False
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -199,7 +203,7 @@ class SoftTimeout:
         # under a debugger or coverage never returns from that.
         while True:
             try:
-                with self._lock:
+                with _interrupting:
                     self._runs = False
                 return
             except SoftTimeoutError:
