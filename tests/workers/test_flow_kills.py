@@ -1,10 +1,17 @@
-"""Flows whose workers are killed again and again: each one ends, and what it did is in a file."""
+"""
+Flows whose workers, supervisors and server are killed again and again: each one ends, and what it did is in a file.
+
+The default is short. A long run: ``JETSTREAM_SYNC_TEST_FLOWS=200 JETSTREAM_SYNC_TEST_CHAINS=1000
+pytest -s -o timeout=3600 tests/workers/test_flow_kills.py``.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -16,14 +23,19 @@ import pytest
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import WorkerProgram
 
-from jetstream_sync import JetStream, StreamNotFoundError, shared_connection
+from jetstream_sync import Error, shared_connection
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import TaskResult, Worker, chain, group
 
 #: The flows of each kind; a long run has more.
 FLOWS = int(os.environ.get("JETSTREAM_SYNC_TEST_FLOWS", "12"))
+CHAINS = int(os.environ.get("JETSTREAM_SYNC_TEST_CHAINS", str(FLOWS)))
 #: The processes, and the calls that each one may run at a time.
 PROCESSES, CONCURRENCY = 3, 2
+#: What is killed, in turn.
+VICTIMS = ("worker", "supervisor", "server")
+#: How often, in all.
+KILLS = max(6, FLOWS // 3)
 
 CODE = """
 worker = Worker(os.environ["NATS_URL"], name=%r, program="tests", dead_letters="DEAD", concurrency=2)
@@ -62,15 +74,77 @@ def steps(flow: str, ctx: Context) -> int:
 """
 
 
+#: What a deploy in the middle brings: an argument, and a task that nothing calls yet.
+DEPLOYED = (
+    CODE.replace(
+        'flow: str) -> int:\n    record(f"link',
+        'flow: str, more: int = 0) -> int:\n    record(f"link',
+    )
+    + """
+@worker.task(name="later")
+def later() -> None:
+    record("never")
+"""
+)
+
+
+class Fleet:
+    """The supervisors of workers, each with one child, and the server."""
+
+    def __init__(self, code: str, server: NatsServer, folder: Path, chosen: random.Random) -> None:
+        self.code = code
+        self.server = server
+        self.folder = folder
+        self.chosen = chosen
+        self.kills: Counter[str] = Counter()
+        self.programs = [self._program() for _ in range(PROCESSES)]
+
+    def _program(self) -> WorkerProgram:
+        return WorkerProgram(self.code, self.server.url, self.folder, ["--processes", "1"])
+
+    def kill_one(self) -> None:
+        """Kill a worker, a supervisor or the server, whichever was killed least often."""
+        what = min(VICTIMS, key=lambda name: self.kills[name])
+        self.kills[what] += 1
+        number = self.chosen.randrange(PROCESSES)
+        if what == "server":
+            self.server.kill()
+            time.sleep(self.chosen.uniform(0, 0.5))
+            self.server.start()
+        elif what == "supervisor":
+            self.replace(number, signal.SIGKILL)
+        else:
+            for child in children(self.programs[number].process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+
+    def replace(self, number: int, end: signal.Signals) -> None:
+        """End a supervisor with a signal, and start one with the present code."""
+        self.programs[number].signal(end)
+        self.programs[number].__exit__(None, None, None)
+        self.programs[number] = self._program()
+
+    def stop(self) -> None:
+        """End everything."""
+        for program in self.programs:
+            program.__exit__(None, None, None)
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process."""
+    listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(child) for child in listed.stdout.split()]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_each_flow_ends_as_it_must_although_workers_are_killed(
-    nats_server: NatsServer, js: JetStream, tmp_path: Path
+@pytest.mark.skipif(shutil.which("pgrep") is None, reason="needs pgrep")
+def test_each_flow_ends_as_it_must_although_everything_is_killed(
+    fresh_server: NatsServer, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("JETSTREAM_SYNC_TEST_SEED", "1"))
     name = f"k{uuid.uuid4().hex}"
-    chosen, kills = random.Random(seed), 0
-    worker = Worker(nats_server.url, name=name, program="tests", dead_letters="DEAD")
+    chosen = random.Random(seed)
+    worker = Worker(fresh_server.url, name=name, program="tests", dead_letters="DEAD")
 
     def elsewhere(*_: object) -> int:
         raise AssertionError("it runs in other processes")
@@ -83,10 +157,11 @@ def test_each_flow_ends_as_it_must_although_workers_are_killed(
     expected: dict[str, int] = {}
 
     def start_all() -> None:
-        for number in range(FLOWS):
+        for number in range(CHAINS):
             flow = f"c{number}"
             links = [link.call(0, flow), link.call(flow), link.call(flow)]
             results[flow], expected[flow] = chain(*links).delay(), 3
+        for number in range(FLOWS):
             flow = f"g{number}"
             failing = [chosen.randrange(20) == 0 for _ in range(10)]
             members = [member.call(flow, index, fails) for index, fails in enumerate(failing)]
@@ -95,52 +170,54 @@ def test_each_flow_ends_as_it_must_although_workers_are_killed(
             flow = f"s{number}"
             results[flow], expected[flow] = steps.delay(flow), 6
 
-    def statuses() -> Counter[str]:
-        found: Counter[str] = Counter()
-        for result in results.values():
-            try:
-                found[result.status] += 1
-            except Exception:
-                found[""] += 1
+    def open_flows() -> list[str]:
+        found = []
+        for flow, result in results.items():
+            if flow not in ended:
+                with suppress(Error):
+                    if result.status == "SUCCESSFUL":
+                        ended.add(flow)
+                        continue
+                found.append(flow)
         return found
 
-    code = CODE % name
+    ended: set[str] = set()
     with ExitStack() as stack:
-        stack.callback(shared_connection(nats_server.url, name=name).close)
-        programs = [WorkerProgram(code, nats_server.url, tmp_path) for _ in range(PROCESSES)]
-        stack.callback(lambda: [program.__exit__(None, None, None) for program in programs])
+        nc = shared_connection(fresh_server.url, name=name)
+        js = nc.jetstream(timeout=10 * SCALE)
+        stack.callback(nc.close)
+        fleet = Fleet(CODE % name, fresh_server, tmp_path, chosen)
+        stack.callback(fleet.stop)
         start_all()
-        deadline = time.monotonic() + 8 * FLOWS * SCALE + 60
-        while statuses()["SUCCESSFUL"] < len(results):
-            assert time.monotonic() < deadline, (statuses(), missing(results))
+        deadline = time.monotonic() + (CHAINS + 8 * FLOWS) * SCALE + 120
+        is_deployed = False
+        while left := open_flows():
+            assert time.monotonic() < deadline, missing(results)
+            if not is_deployed and len(left) < len(results) / 2:
+                is_deployed, fleet.code = True, DEPLOYED % name
+                fleet.replace(0, signal.SIGTERM)
             time.sleep(chosen.uniform(0.1, 0.6))
-            if kills < 2 * FLOWS:
-                victim = chosen.randrange(PROCESSES)
-                programs[victim].signal(signal.SIGKILL)
-                programs[victim].__exit__(None, None, None)
-                programs[victim] = WorkerProgram(code, nats_server.url, tmp_path)
-                kills += 1
-        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 40)
+            if sum(fleet.kills.values()) < KILLS:
+                fleet.kill_one()
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 60)
         wait_until(lambda: js.get_stream("KV_R-flows").info().state.messages == 0, 20)
         assert {flow: result.get(0) for flow, result in results.items()} == expected
         assert worker.verify() == []
-        runs = Counter(programs[0].runs)
-    dead = js.get_stream("DEAD").info().state.messages if "DEAD" in js.stream_names() else 0
-    for stream in ("DEAD", "TASKS", "KV_R", "KV_R-flows"):
-        with suppress(StreamNotFoundError):
-            js.delete_stream(stream)
+        runs = Counter(fleet.programs[0].runs)
+        dead = js.get_stream("DEAD").info().state.messages if "DEAD" in js.stream_names() else 0
     # Nothing is missing; what ran twice was killed between its effect and its record.
-    wanted = {f"link c{number} {value}" for number in range(FLOWS) for value in range(3)}
+    wanted = {f"link c{number} {value}" for number in range(CHAINS) for value in range(3)}
     wanted |= {f"member g{number} {index}" for number in range(FLOWS) for index in range(10)}
     wanted |= {f"last g{number}" for number in range(FLOWS)}
     wanted |= {f"step s{number} {step}" for number in range(FLOWS) for step in range(4)}
     assert set(runs) == wanted
     twice = sum(count - 1 for count in runs.values())
-    assert twice <= kills * CONCURRENCY
+    # A crash of the server interrupts what runs in all processes.
+    assert twice <= sum(fleet.kills.values()) * CONCURRENCY * PROCESSES
     # A dead letter for each member that has failed.
     assert dead == sum(10 - expected[f"g{number}"] for number in range(FLOWS))
     sys.stdout.write(
-        f"seed {seed}: {kills} kills, {len(wanted)} effects, {twice} twice, {dead} dead\n"
+        f"seed {seed}: killed {dict(fleet.kills)}, {len(wanted)} effects, {twice} twice, {dead} dead\n"
     )
 
 
