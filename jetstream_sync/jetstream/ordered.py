@@ -376,7 +376,7 @@ class OrderedConsumer:
 
         Args:
             **options: see `ContinuousOptions`; the default of ``max_messages`` is 4000 here, and that of
-                ``heartbeat`` 5 seconds.
+                ``heartbeat`` 2 seconds.
 
         Raises:
             InvalidOptionError: an option is out of range, or two options exclude each other.
