@@ -26,7 +26,8 @@ The public names by topic:
 * Consumer groups: `ConsumerGroups`, `ConsumerGroup`, `StaticConsumerGroup`, `ElasticConsumerGroup`,
   `GroupConsumeHandle`, `GroupConfig`, `StaticGroupConfig`, `ElasticGroupConfig`
 * Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
-* Subscriptions to streams: `PushSubscription`, `PullSubscription`, `SubscribeOptions`, `BindOptions`
+* Subscriptions to streams: `PushSubscription`, `OrderedSubscription`, `PullSubscription`,
+  `SubscribeOptions`, `BindOptions`
 * Key-value buckets: `KeyValue`, `KeyValueConfig`, `KeyValueStatus`, `KeyValueEntry`,
   `KeyValueOperation`, `Watch`, `WatchHandle`, `WatchOptions`, `KeyCodec`, `ValueCodec`, `Base64Keys`,
   `PathKeys`
@@ -99,6 +100,7 @@ _NAMES = {
     "jetstream.message": "JetStreamMsg",
     "jetstream.ordered": "OrderedConsumer OrderedMessages",
     "jetstream.ordered_cursor": "OrderedOptions",
+    "jetstream.ordered_subscription": "OrderedSubscription",
     "jetstream.partitioned.groups": (
         "ConsumerGroup ConsumerGroups ElasticConsumerGroup StaticConsumerGroup"
     ),

@@ -96,6 +96,7 @@ from .jetstream.message import JetStreamMsg as JetStreamMsg
 from .jetstream.ordered import OrderedConsumer as OrderedConsumer
 from .jetstream.ordered import OrderedMessages as OrderedMessages
 from .jetstream.ordered_cursor import OrderedOptions as OrderedOptions
+from .jetstream.ordered_subscription import OrderedSubscription as OrderedSubscription
 from .jetstream.partitioned.groups import ConsumerGroup as ConsumerGroup
 from .jetstream.partitioned.groups import ConsumerGroups as ConsumerGroups
 from .jetstream.partitioned.groups import ElasticConsumerGroup as ElasticConsumerGroup

@@ -240,6 +240,8 @@ CALLS: dict[str, Call] = {
     "JetStream.publish_async": Call(
         "publish_async", lambda on, t: on.js.publish_async("s.a", b"", timeout=t).result()
     ),
+    "PubAckFuture.result": Call("publish_async"),
+    "PubAckFuture.exception": Call("publish_async"),
     "JetStream.publish_async_completed": Call(
         "completed", lambda on, t: (on.js2.publish_async("s.a"), on.js2.publish_async_completed(t))
     ),
@@ -364,6 +366,12 @@ CALLS: dict[str, Call] = {
     "PullSubscription.consumer_info": Call("read", lambda on, t: on.psub.consumer_info(t)),
     "PullSubscription.drain": Call("drain", lambda on, t: on.psub2.drain(t)),
     "PullSubscription.unsubscribe": Call("stop", lambda on, _: on.psub3.unsubscribe()),
+    "OrderedSubscription.next_msg": Call("next", lambda on, t: on.ordered_sub.next_msg(t)),
+    "OrderedSubscription.consumer_info": Call(
+        "read", lambda on, t: on.ordered_sub.consumer_info(t)
+    ),
+    "OrderedSubscription.drain": Call("drain", lambda on, t: on.ordered_sub2.drain(t)),
+    "OrderedSubscription.unsubscribe": Call("stop", lambda on, _: on.ordered_sub3.unsubscribe()),
     "PushSubscription.next_msg": Call("next", lambda on, t: on.push.next_msg(t)),
     "PushSubscription.consumer_info": Call("read", lambda on, t: on.push.consumer_info(t)),
     "PushSubscription.drain": Call("drain", lambda on, t: on.push2.drain(t)),
@@ -514,6 +522,7 @@ _LOCAL = {
     "StaticConsumerGroup": "consumer_name",
     "ElasticConsumerGroup": "consumer_name",
     "Listing": "check count index",
+    "PubAckFuture": "add_done_callback done forked future settle settle_run",
 }
 #: Classes that hold values, or encode them, or describe options.
 _VALUES = [

@@ -21,17 +21,12 @@ from .enums import AckPolicy
 _NOT_COMPARED: Final = frozenset(
     ("name", "filter_subject", "filter_subjects", "deliver_group", "extra")
 )
-#: The fields of an ordered push consumer that cannot be chosen (ADR-17).
+#: The fields of an ordered consumer that cannot be chosen (ADR-17).
 _ORDERED_FIELDS: Final[Mapping[str, Any]] = {
     "max_deliver": 1,
-    "flow_control": True,
     "mem_storage": True,
     "num_replicas": 1,
 }
-#: Default heartbeat of an ordered push consumer (ADR-17).
-_ORDERED_HEARTBEAT: Final = timedelta(seconds=5)
-#: A long time, because nothing is acknowledged (ADR-17).
-_ORDERED_ACK_WAIT: Final = timedelta(hours=22)
 
 
 @frozen(kw_only=True)
@@ -229,12 +224,14 @@ def _includes(config: ConsumerConfig, name: str, asked: Any) -> bool:
 # --- ordered consumers --------------------------------------------------------------------------
 
 
-def ordered_config(request: SubscribeRequest, name: str, deliver_subject: str) -> ConsumerConfig:
-    """Return the config of the first consumer of an ordered push subscription (ADR-17)."""
+def ordered_config(
+    request: SubscribeRequest, name: str, inactive_threshold: timedelta
+) -> ConsumerConfig:
+    """Return the config of the first consumer of an ordered subscription (ADR-17), a pull consumer."""
     requested = request.requested
     if request.queue:
         raise errors.InvalidOptionError("queue", request.queue, "an ordered consumer is not shared")
-    for option in ("durable_name", "deliver_subject"):
+    for option in ("durable_name", "deliver_subject", "rate_limit_bps"):
         if requested.get(option):
             reason = "is not possible for an ordered consumer"
             raise errors.InvalidOptionError(option, requested[option], reason)
@@ -251,7 +248,8 @@ def ordered_config(request: SubscribeRequest, name: str, deliver_subject: str) -
         **_ORDERED_FIELDS,
         name=requested.get("name") or name,
         ack_policy=AckPolicy.NONE,
-        ack_wait=_ORDERED_ACK_WAIT,
-        idle_heartbeat=requested.get("idle_heartbeat") or _ORDERED_HEARTBEAT,
-        deliver_subject=deliver_subject,
+        inactive_threshold=requested.get("inactive_threshold") or inactive_threshold,
+        # Those of push consumers; the heartbeat is that of the pull requests.
+        idle_heartbeat=None,
+        flow_control=None,
     )

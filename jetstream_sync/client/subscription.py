@@ -372,9 +372,8 @@ class Subscription:
 
     # --- called by the reader; see `SubscriptionReceiver` ---------------------------------------
 
-    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
-        """Process messages that arrived for a receiver."""
-        del receiver
+    def _deliver(self, deliveries: list[RawMessage]) -> None:
+        """Process messages that have arrived."""
         self._enqueue(deliveries)
 
     def _enqueue(self, deliveries: list[RawMessage]) -> None:
@@ -398,9 +397,6 @@ class Subscription:
             # Reported once each time the subscription falls behind, not for each message.
             self._slow = True
             self._core.events.error(errors.SlowConsumerError(self.subject, self.sid, self._dropped))
-
-    def _on_connection_change(self, *, connected: bool) -> None:
-        """Do nothing: the connection restores its subscriptions."""
 
     def _on_refused(self, error: errors.PermissionsError) -> bool:
         """End a subscription that is not permitted; reading raises the error after the last message."""
@@ -471,15 +467,9 @@ class SubscriptionReceiver(MessageReceiver):
         """Queue messages."""
         subscription = self._owner()
         if subscription is not None:
-            subscription._deliver(self, deliveries)
+            subscription._deliver(deliveries)
         else:
             self._core.table.remove_deferred(self.subscription)
-
-    def on_connection_change(self, *, connected: bool) -> None:
-        """Pass the event on."""
-        subscription = self._owner()
-        if subscription is not None:
-            subscription._on_connection_change(connected=connected)
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Pass a refusal of the subscription on; the subscription publishes nothing."""

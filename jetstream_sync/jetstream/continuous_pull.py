@@ -545,6 +545,11 @@ class MessagePuller:
             buffered = ready + first_items(self._arrived)
             return buffered, taken, self._inbox.mailbox.closed
 
+    def buffered(self) -> list[RawMessage]:
+        """Return the messages that have arrived and were not taken."""
+        found, _, _ = self._buffer_state()
+        return [item for item in found if parse_pull_status(item[HEADER], item[PAYLOAD]) is None]
+
     def _wait(self, deadline: Deadline) -> None:
         """Wait until there may be a delivery, and run due actions meanwhile."""
         mailbox = self._inbox.mailbox

@@ -35,6 +35,7 @@ from ..durations import NS_PER_S
 from ..locks import call_and_record, new_lock
 from ..net.clock import Deadline, seconds
 from ..options import ErrorCallback, check_callback, check_known
+from ..protocol.parser import RawMessage
 from .api_requests import APIRequests
 from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import consumer_info
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 #: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes
 #: no redelivery, and larger requests are faster.
-_DEFAULT_MAX_MESSAGES: Final = 4000
+DEFAULT_MAX_MESSAGES: Final = 4000
 #: Heartbeat of an ordered consumer's pulls in seconds. A lost consumer is detected after two, and servers elect a
 #: leader 4 seconds after a loss at the earliest: the next consumer is requested by then.
 HEARTBEAT_S: Final = 2.0
@@ -214,6 +215,17 @@ class OrderedPuller:
         if messages is not None:
             self.find_lost_replies(deadline)
             messages.abandon(errors.PullError(409, reason), self._cursor.rewind)
+
+    def renew(self, reason: str, deadline: Deadline) -> None:
+        """Replace a consumer that is lost by another one, without waiting for a message."""
+        messages = self._messages
+        self.replace_consumer(reason, deadline)
+        self._recreate(messages, deadline)
+
+    def buffered(self) -> list[RawMessage]:
+        """Return the messages that have arrived and were not taken."""
+        messages = self._messages
+        return [] if messages is None else messages.buffered()
 
     def stop(self) -> None:
         """Stop the iterator, drop the buffered messages, and delete its consumer."""
@@ -413,7 +425,7 @@ class OrderedConsumer:
             expires = seconds(options.get("expires", 30.0), "expires")
             options["heartbeat"] = min(HEARTBEAT_S, expires / 2)
         if options.get("max_bytes") is None:
-            options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
+            options.setdefault("max_messages", DEFAULT_MAX_MESSAGES)
         cursor = self._new_cursor(report)
         if self._first is not None:
             cursor.start_as(self._first)

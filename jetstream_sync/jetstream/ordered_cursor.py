@@ -48,7 +48,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 #: that reads again later creates another consumer.
 UNREAD_LIMIT_S: Final = 30.0
 
-_INACTIVE_THRESHOLD_S: Final = 300.0
+#: The same of other readers.
+INACTIVE_THRESHOLD_S: Final = 300.0
 #: Timeout of one attempt to create a consumer, in seconds: the first and the maximum; it doubles each
 #: time. A request to a leader that has just gone gets no reply, so it is repeated meanwhile.
 _FIRST_CREATE_TIMEOUT_S: Final = 2.0
@@ -67,8 +68,6 @@ _FILTER_FIELDS: Final = ("filter_subject", "filter_subjects")
 _READER: Final = "jetstream_sync.reader"
 #: Errors of a request that the user has no permission for.
 _NOT_PERMITTED: Final = (errors.PermissionsError, errors.NoRespondersError)
-#: The fields of a config that only push consumers have.
-_PUSH_FIELDS: Final = ("deliver_subject", "flow_control", "idle_heartbeat")
 #: Seconds within which a consumer ends at once.
 _SHORT_LIFE_S: Final = 1.0
 #: Seconds in which a stream that was deleted may be created again, and the delay between two attempts.
@@ -390,9 +389,7 @@ class OrderedCursor:
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
 
-    def renew(
-        self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
-    ) -> ServerConsumer:
+    def renew(self, deadline: Deadline) -> ServerConsumer:
         """Create a consumer that continues from the position, and delete the old one."""
         self._end_consumer(deadline)
         attempts = _Attempts(
@@ -400,12 +397,10 @@ class OrderedCursor:
             BackoffDelay(_FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S),
         )
         while True:
-            # The subject is subscribed before the consumer exists, and no two consumers share one.
-            subject = None if deliver_to is None else deliver_to()
             limit = deadline.sooner(attempts.timeouts.next())
             self.name = f"{self._prefix}_{next(self._serials)}"
             try:
-                consumer = self._create(subject, limit)
+                consumer = self._create(limit)
                 break
             except errors.ConsumerExistsError:
                 pass  # of another reader with the same prefix
@@ -416,9 +411,8 @@ class OrderedCursor:
                 raise
         self.consumer = consumer
         self._pace.created_at, self._pace.gone_since = monotonic(), None
-        if deliver_to is None:
-            self._delivered += self.consumer_seq
-            self.sequence.last = 0
+        self._delivered += self.consumer_seq
+        self.sequence.last = 0
         start = self._start
         if start.after is None and self.keeps_start:
             start.after = consumer.start
@@ -479,15 +473,13 @@ class OrderedCursor:
         if pace.create_at is not None:
             self._wait_to_create(deadline, pace.create_at)
 
-    def _create(self, deliver_subject: str | None, deadline: Deadline) -> ServerConsumer:
+    def _create(self, deadline: Deadline) -> ServerConsumer:
         """Create a consumer after the last message, once; raise if its stream is not the known one."""
         last_seq = self.stream_seq
         config = dict(self._start.config)
         if last_seq is not None:
             policy = DeliverPolicy.BY_START_SEQUENCE
             config = self._start.elsewhere(policy, opt_start_seq=last_seq + 1)
-        if deliver_subject is not None:
-            config["deliver_subject"] = deliver_subject
         if self.reading is not ReadMode.FOLLOWING:
             self.known.end = self.last_seq(deadline)
         consumer = self._ask_to_create(self.name, config, deadline)
@@ -622,8 +614,7 @@ class OrderedCursor:
         # A consumer of all later messages shows the sequence of the first one.
         consumer = f"{self.name}_later"
         config = self._start.since(time_ns + 1)
-        # A push consumer would need a subject with a subscription.
-        for name in (*_FILTER_FIELDS, *_PUSH_FIELDS):
+        for name in _FILTER_FIELDS:
             config.pop(name, None)
         try:
             later = self._ask_to_create(consumer, config, deadline)
@@ -651,11 +642,6 @@ class OrderedCursor:
         self.sequence.reply = b""
         known.created = ""
         self._on_recreated(error)
-
-    def repeats(self, reply: bytes) -> bool:
-        """Return whether the first message of a consumer is not after the position."""
-        position = self.stream_seq
-        return position is not None and int(ack_tokens(reply)[3]) <= position
 
     def stop(self) -> None:
         """Let a failed attempt to create a consumer be the last one, and end the wait for the next."""
@@ -688,7 +674,7 @@ def pull_cursor(
     api: APIRequests,
     stream: str,
     options: OrderedOptions,
-    inactive_s: float = _INACTIVE_THRESHOLD_S,
+    inactive_s: float = INACTIVE_THRESHOLD_S,
     serials: Iterator[int] | None = None,
     **further: Unpack[CursorOptions],
 ) -> OrderedCursor:

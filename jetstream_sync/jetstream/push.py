@@ -13,30 +13,26 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from functools import partial
 from operator import itemgetter
 from threading import get_ident
-from typing import Final, cast
+from typing import cast
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
-from ..api.subscribing import SubscribeRequest, ordered_config
 from ..client.events import is_deliberate_close
-from ..client.subscription import MsgCallback, PendingLimits, Subscription, SubscriptionReceiver
-from ..client.threads import call_to_end, spawn
-from ..codec import decode, encode
+from ..client.subscription import MsgCallback, PendingLimits, Subscription
+from ..client.threads import call_to_end
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
-from ..net.clock import FOREVER, Deadline, monotonic
+from ..net.clock import Deadline, monotonic
 from ..options import check_int, check_returned
 from ..protocol.parser import HEADER, PAYLOAD, REPLY, SUBJECT, RawMessage
 from ..records import Frozen, frozen
@@ -47,13 +43,8 @@ from .consumer_requests import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
-from .ordered_cursor import CursorOptions, OrderedCursor, log
-from .server_support import EchoCheck
 
 _payload = itemgetter(3)
-#: By how much a heartbeat may be late for an ordered subscription: in intervals, and at least in seconds.
-_LATE_INTERVALS: Final = 0.2
-_LATE_S: Final = 0.5
 
 
 @frozen(kw_only=True)
@@ -69,11 +60,9 @@ class PushOptions(Frozen):
     pending_bytes_limit: int = 256 * 1024 * 1024
     """Maximum number of pending bytes; 0: no limit. The default is that of nats-py."""
     heartbeat_intervals: float = PUSH_INTERVALS
-    """How many heartbeats may be missed; an ordered subscription creates another consumer after the first one."""
+    """How many heartbeats may be missed before that is reported."""
     delete_consumer: bool = True
     """Whether a consumer that was created for the subscription is deleted with it."""
-    restart_if_recreated: bool = False
-    """Whether an ordered subscription starts again when its stream was recreated."""
 
     def __post_init__(self) -> None:
         PendingLimits(self.pending_msgs_limit, self.pending_bytes_limit)  # for its checks
@@ -169,14 +158,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
         if heartbeat and self._sequence is not None:
             self._start_monitor(heartbeat)
 
-    def _missed_intervals(self, heartbeat: timedelta) -> float:
-        """Return the number of heartbeat intervals after which a silence is noticed."""
-        del heartbeat
-        return self._options.heartbeat_intervals
-
     def _start_monitor(self, heartbeat: timedelta) -> None:
         """Monitor the heartbeats until the subscription ends."""
-        timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._missed_intervals(heartbeat))
+        timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
         self._last_seen = monotonic()
         # The timer does not keep a subscription that was dropped.
         owner = weakref.ref(self)
@@ -216,8 +200,6 @@ class PushSubscription(ConsumerAccessors, Subscription):
             TimeoutError: no message arrived in time.
             PullError: the server sent an error status; the subscription stays usable.
             BadSubscriptionError: the subscription has ended and all messages were read.
-            StreamNotFoundError, StreamRecreatedError, BadRequestError: an ordered subscription cannot
-                continue.
             ConnectionClosedError: the connection is closed and all messages were read.
             SubscriptionError: the subscription has a callback.
 
@@ -450,9 +432,8 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     # --- called by the reader -------------------------------------------------------------------
 
-    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
+    def _deliver(self, deliveries: list[RawMessage]) -> None:
         """Enqueue messages and statuses."""
-        del receiver
         with self._receive_lock:
             self._receive(deliveries)
 
@@ -491,9 +472,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
         for delivery in deliveries:
             status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
             if status is None:
-                if self._accepts(delivery[REPLY]):
-                    kept.append(delivery)
-                    msgs += 1
+                self._check_gap(delivery[REPLY])
+                kept.append(delivery)
+                msgs += 1
             elif status.kind is PullStatusKind.HEARTBEAT:
                 if self._sequence is not None:
                     kept += self._on_heartbeat(delivery, self._sequence)
@@ -501,19 +482,18 @@ class PushSubscription(ConsumerAccessors, Subscription):
                 kept.append(delivery)
         return kept, msgs
 
-    def _accepts(self, reply: bytes) -> bool:
-        """Record a message, and return whether to enqueue it; ``_receive_lock`` is held."""
+    def _check_gap(self, reply: bytes) -> None:
+        """Record a message, and report those that are missing before it; ``_receive_lock`` is held."""
         sequence = self._sequence
         if sequence is None:
-            return True
+            return
         before, last = sequence.reply, sequence.last
         try:
             missing = sequence.jump(reply)
         except errors.NotJSMessageError:
-            return True  # another client published to the subject; the user has to handle that
+            return  # another client published to the subject; the user has to handle that
         if missing:
             self._core.events.error(_mismatch(before, last or 0, missing))
-        return True
 
     def _on_heartbeat(self, delivery: RawMessage, sequence: DeliverySequence) -> list[RawMessage]:
         """Handle a heartbeat; return a request that needs a reply; ``_receive_lock`` is held."""
@@ -577,307 +557,3 @@ def _status_error(status: PullStatus, delivery: RawMessage) -> errors.PullError:
 def _mismatch(before: bytes, last: int, missing: int) -> errors.ConsumerSequenceMismatchError:
     stream_seq = int(ack_tokens(before)[3]) if before else 0
     return errors.ConsumerSequenceMismatchError(stream_seq, last, last + missing)
-
-
-# Rules of ordered subscriptions (ADR-17):
-#
-# 1. Messages are enqueued only in order, so everything in the queue is valid, and a new consumer starts
-#    after its last message.
-# 2. The feed is the subject to which the current consumer delivers. Each consumer has a feed of its own, and
-#    deliveries from an earlier one are dropped.
-# 3. Every change of the feed is an event in the table; no other code decides on it.
-# 4. A dedicated thread creates the next consumer with a new feed, and retries until it succeeds. It ends
-#    after that. Neither the reader nor the threads that take messages wait for it. The first consumer is
-#    created by the caller.
-# 5. What the next consumer delivers is held back until the cursor has found that the stream is still the one
-#    that was read.
-
-
-class FeedState(Enum):
-    """What happens to the deliveries of the current feed."""
-
-    LIVE = "live"
-    """They are enqueued."""
-    LOST = "lost"
-    """They are dropped, and no thread creates the next consumer."""
-    RENEWING = "renewing"
-    """They are dropped, and a thread creates the next consumer."""
-    HELD = "held"
-    """They are held back while a thread creates their consumer."""
-
-
-class FeedEvent(Enum):
-    """An event that changes the state of a feed."""
-
-    BROKEN = "broken"
-    """A message or heartbeat is missing, or the connection was re-established: a thread starts if none runs."""
-    CUT = "cut"
-    """The connection is lost, or a message is missing after the end: no consumer can be created now."""
-    SUBSCRIBED = "subscribed"
-    """The subject of the next consumer was subscribed."""
-    CREATED = "created"
-    """The thread has created a consumer."""
-    SUSPENDED = "suspended"
-    """The thread ends because there is no connection; the reconnect is the next event."""
-
-
-_S, _E = FeedState, FeedEvent
-
-FEED_TRANSITIONS: Final[dict[tuple[FeedState, FeedEvent], FeedState]] = {
-    (_S.LIVE, _E.BROKEN): _S.RENEWING,
-    (_S.LIVE, _E.CUT): _S.LOST,
-    (_S.LOST, _E.BROKEN): _S.RENEWING,
-    (_S.LOST, _E.CUT): _S.LOST,
-    (_S.RENEWING, _E.BROKEN): _S.RENEWING,
-    (_S.RENEWING, _E.CUT): _S.RENEWING,
-    (_S.RENEWING, _E.SUBSCRIBED): _S.HELD,
-    # The feed broke while its consumer was created: the thread creates another one.
-    (_S.RENEWING, _E.CREATED): _S.RENEWING,
-    (_S.RENEWING, _E.SUSPENDED): _S.LOST,
-    (_S.HELD, _E.BROKEN): _S.RENEWING,
-    (_S.HELD, _E.CUT): _S.RENEWING,
-    (_S.HELD, _E.SUBSCRIBED): _S.HELD,
-    (_S.HELD, _E.CREATED): _S.LIVE,
-    (_S.HELD, _E.SUSPENDED): _S.LIVE,
-}
-
-
-class OrderedPushSubscription(PushSubscription):
-    """
-    A subscription to a stream that returns each message once and in order, without acknowledgements.
-
-    Returned by `JetStream.subscribe` with ``ordered_consumer``. It has no state of its own on the
-    server: after a gap, a missed heartbeat or a reconnect it creates another consumer, which starts
-    after the last received message.
-
-    Flow control bounds the pending messages, so there are no pending limits.
-    """
-
-    def __init__(
-        self, api: APIRequests, stream: str, request: SubscribeRequest, options: PushOptions
-    ) -> None:
-        """Subscribe to a first inbox; call `_start()` next."""
-        prefix = request.requested.get("name") or os.urandom(8).hex()
-        first = ordered_config(request, f"{prefix}_0", api.core.table.new_inbox())
-        further: CursorOptions = {}
-        if options.restart_if_recreated:
-            further["on_recreated"] = api.core.internal.events.error
-        self._cursor = OrderedCursor(api, stream, prefix, encode(first), **further)
-        # --- under _receive_lock ---
-        self._feeds: list[SubscriptionReceiver]  # the current one; set by `_new_receiver()`
-        self._feed_state = FeedState.RENEWING
-        self._unused = True  # whether no consumer delivers to the first feed yet
-        self._held: list[list[RawMessage]] = []  # what the feed has received in the state HELD
-        super().__init__(
-            api, stream, first, replace(options, pending_msgs_limit=0, pending_bytes_limit=0)
-        )
-        self._sequence = self._cursor.sequence
-
-    def _new_receiver(self) -> SubscriptionReceiver:
-        self._feeds = [SubscriptionReceiver(self, self._core.internal, weak=self._callback is None)]
-        return self._feeds[0]
-
-    def _start(self) -> None:
-        """Create the first consumer."""
-        check = EchoCheck(self._api, f"the consumer of stream {self._stream!r}", self._config)
-        deadline, is_created = self._api.deadline(), False
-        while not is_created:
-            # What it delivers, or a reconnect, may replace it as soon as the renewal has ended.
-            response = self._cursor.renew(deadline, self._next_inbox).response
-            with self._receive_lock:
-                is_created = self._end_renewal(FeedEvent.CREATED)
-        check.verify(decode(ConsumerInfo, response).config, self._cursor.drop)
-        self._end.owns_consumer = True
-        heartbeat = self._config.idle_heartbeat
-        assert heartbeat is not None
-        self._start_monitor(heartbeat)
-        if self._callback is None:
-            self._stop_when_dropped()
-
-    def _missed_intervals(self, heartbeat: timedelta) -> float:
-        # Another consumer does no harm, so one heartbeat that is late is enough.
-        late = max(_LATE_INTERVALS, _LATE_S / heartbeat.total_seconds())
-        return min(super()._missed_intervals(heartbeat), 1 + late)
-
-    def _stop_when_dropped(self) -> None:
-        """End the subscription and delete its consumer when it is collected."""
-        cursor, feeds, core = self._cursor, self._feeds, self._core
-
-        def stop() -> None:
-            core.table.remove_receiver(feeds[0])
-            cursor.drop()
-
-        what = f"an ordered subscription to stream {self._stream!r}"
-        core.stop_dropped(self, lambda: not cursor.stopping, stop, what)
-
-    @property
-    def consumer_name(self) -> str:
-        """The name of the current consumer, or of the one that is being created."""
-        return self._cursor.name
-
-    # --- ending ---------------------------------------------------------------------------------
-
-    def _unsubscribe(self, limit: int) -> None:
-        if limit == 0 and not self._limit_is_reached():
-            self._give_up()
-        super()._unsubscribe(limit)
-
-    def drain(self, timeout: float | timedelta | None = None) -> None:
-        """End the subscription after all messages in flight were handled."""
-        if not self._is_ending():
-            self._give_up()
-        super().drain(timeout)
-
-    def _on_closed(self, reason: BaseException) -> None:
-        """Handle the end of the subscription."""
-        self._cursor.stop()
-        super()._on_closed(reason)
-
-    def _abandon(self) -> None:
-        """End a subscription that was not returned to the caller, with its consumer."""
-        super()._abandon()
-        self._cursor.drop()
-
-    def _give_up(self) -> None:
-        """Create no more feeds: the current one is the last."""
-        self._mailbox.raise_reason()
-        with self._receive_lock:
-            self._cursor.stop()
-
-    # --- called by the reader -------------------------------------------------------------------
-
-    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[RawMessage]) -> None:
-        """Enqueue messages and statuses of the current feed, hold them back or drop them, see `FeedState`."""
-        with self._receive_lock:
-            if receiver is not self._receiver:
-                return
-            if self._feed_state is FeedState.HELD:
-                self._held.append(deliveries)
-            elif self._feed_state is FeedState.LIVE:
-                self._receive(deliveries)
-
-    def _on_connection_change(self, *, connected: bool) -> None:
-        """Create another consumer after a reconnect: the old one may be gone or have a gap."""
-        with self._receive_lock:
-            if connected:
-                self._replace_consumer("the connection was re-established")
-            else:
-                self._change_feed(FeedEvent.CUT)
-
-    def _is_contiguous(self, deliveries: list[RawMessage]) -> bool:
-        """Return it, except for a first delivery, see `_accepts`; ``_receive_lock`` is held."""
-        return self._cursor.sequence.last != 0 and super()._is_contiguous(deliveries)
-
-    def _accepts(self, reply: bytes) -> bool:
-        sequence = self._cursor.sequence
-        if self._feed_state is not FeedState.LIVE:
-            return False
-        try:
-            if sequence.last == 0 and self._cursor.repeats(reply):
-                self._replace_consumer("the server of the consumer lags behind")
-                return False
-            if sequence.follows(reply):
-                return True
-        except errors.NotJSMessageError as error:
-            self._core.events.error(error)  # another client published to the inbox
-            return False
-        self._replace_consumer(f"a message is missing after consumer sequence {sequence.last}")
-        return False
-
-    def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
-        if sent != sequence.last and self._feed_state is FeedState.LIVE:
-            self._replace_consumer(
-                f"a message is missing: {sent} were sent, {sequence.last} were received"
-            )
-
-    def _on_silence(self, timeout: HeartbeatTimeout) -> None:
-        with self._receive_lock:
-            idle = self._feed_state in (FeedState.LIVE, FeedState.LOST)
-            if self._core.address is not None and idle:
-                self._replace_consumer(str(timeout.error(self.consumer_name)))
-
-    # --- another consumer -----------------------------------------------------------------------
-
-    def _replace_consumer(self, why: str) -> None:
-        """Drop the feed, and start creating another consumer; ``_receive_lock`` is held."""
-        log.info("ordered subscription to %r: %s", self._stream, why)
-        before = self._feed_state
-        self._change_feed(FeedEvent.CUT if self._cursor.stopping else FeedEvent.BROKEN)
-        idle = before in (FeedState.LIVE, FeedState.LOST)
-        if idle and self._feed_state is FeedState.RENEWING:
-            spawn(f"ordered-{self._stream}", self._renew, self._fail)
-
-    def _change_feed(self, event: FeedEvent) -> None:
-        """Apply an event to the state of the feed; ``_receive_lock`` is held."""
-        self._feed_state = FEED_TRANSITIONS[self._feed_state, event]
-
-    def _renew(self) -> None:
-        """Create consumers until one has a valid feed; runs on a dedicated thread."""
-        while True:
-            try:
-                self._cursor.renew(FOREVER, self._inbox_if_connected)
-            except errors.ConnectionLostError:
-                pass  # the connection is lost
-            except (errors.ConnectionClosedError, errors.IteratorClosedError):
-                return  # it has ended and that was reported
-            except errors.Error as error:
-                self._fail(error)
-                return
-            with self._receive_lock:
-                if self._mailbox.closed:
-                    break
-                connected = self._core.address is not None
-                if self._end_renewal(FeedEvent.CREATED if connected else FeedEvent.SUSPENDED):
-                    return
-        self._cursor.drop()
-
-    def _end_renewal(self, event: FeedEvent) -> bool:
-        """Return whether no other consumer must be created; ``_receive_lock`` is held."""
-        self._change_feed(event)
-        if self._feed_state is FeedState.RENEWING:
-            return False
-        held, self._held = self._held, []
-        for deliveries in held:
-            if self._feed_state is FeedState.LIVE:
-                self._receive(deliveries)
-        return True
-
-    def _inbox_if_connected(self) -> str:
-        """Return the subject of a new feed, as `_next_inbox`; raise if there is no connection."""
-        if self._core.address is None:
-            raise errors.ConnectionLostError("there is no connection")
-        return self._next_inbox()
-
-    def _next_inbox(self) -> str:
-        """Return the subject of a new feed; called before each attempt to create a consumer."""
-        core = self._core
-        with self._receive_lock:
-            if self._cursor.stopping:
-                raise errors.IteratorClosedError("the subscription has ended")
-            if self._unused:
-                self._unused = False
-                self._change_feed(FeedEvent.SUBSCRIBED)
-                return self.subject
-            old = self._state
-            feed = SubscriptionReceiver(self, core.internal, weak=self._callback is None)
-            inbox = core.table.new_inbox()
-            core.table.add(inbox, "", feed)
-            core.table.remove_deferred(old)
-            self._receiver = self._feeds[0] = feed
-            self._change_feed(FeedEvent.SUBSCRIBED)
-            self._held = []
-            self.subject = inbox
-            self._cursor.sequence.last = 0
-            self._last_seen = monotonic()
-        return inbox
-
-    def _fail(self, error: BaseException) -> None:
-        """End with an error that another consumer would cause again."""
-        self._core.table.remove_deferred(self._state)
-        if self._callback is None:
-            self._on_closed(error)
-        else:
-            self._core.events.error(error)
-            self._on_closed(
-                errors.BadSubscriptionError(f"the ordered subscription could not continue: {error}")
-            )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import fields as fields_of
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, overload
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
@@ -28,7 +28,8 @@ from .consumer_requests import (
     taken_back,
     with_name,
 )
-from .push import OrderedPushSubscription, PushOptions, PushSubscription
+from .ordered_subscription import OrderedSubscription
+from .push import PushOptions, PushSubscription
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -152,6 +153,38 @@ class PushSubscribeAPI:
 
     _api: APIRequests
 
+    @overload
+    def subscribe(
+        self,
+        subject: str = "",
+        queue: str | None = None,
+        cb: JetStreamCallback | None = None,
+        durable: str | None = None,
+        stream: str | None = None,
+        config: ConsumerConfig | None = None,
+        manual_ack: bool = False,
+        ordered_consumer: Literal[False] = False,
+        idle_heartbeat: float | timedelta | None = None,
+        flow_control: bool = False,
+        **options: Unpack[SubscribeOptions],
+    ) -> PushSubscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        subject: str = "",
+        queue: str | None = None,
+        cb: JetStreamCallback | None = None,
+        durable: str | None = None,
+        stream: str | None = None,
+        config: ConsumerConfig | None = None,
+        manual_ack: bool = False,
+        ordered_consumer: bool = False,
+        idle_heartbeat: float | timedelta | None = None,
+        flow_control: bool = False,
+        **options: Unpack[SubscribeOptions],
+    ) -> PushSubscription | OrderedSubscription: ...
+
     @with_one_deadline
     def subscribe(
         self,
@@ -166,9 +199,9 @@ class PushSubscribeAPI:
         idle_heartbeat: float | timedelta | None = None,
         flow_control: bool = False,
         **options: Unpack[SubscribeOptions],
-    ) -> PushSubscription:
+    ) -> PushSubscription | OrderedSubscription:
         """
-        Subscribe to a subject of a stream with a push consumer.
+        Subscribe to a subject of a stream with a push consumer, or in order.
 
         An existing durable consumer is used unchanged; a requested option that differs is an error. A
         missing one is created with the subject as its filter (ADR-15), and so is an ephemeral consumer if
@@ -193,12 +226,14 @@ class PushSubscribeAPI:
             config: the config of a new consumer, or the expected config of an existing one;
                 ``None``: the defaults.
             manual_ack: whether ``cb`` acknowledges; nothing is sent after it then, also when it raises.
-            ordered_consumer: deliver every message once and in order, without acknowledgements: the
-                consumer is recreated after a gap (ADR-17). If the stream was deleted and created again, or
-                restored to an earlier state, the subscription ends with `StreamRecreatedError`.
+            ordered_consumer: deliver every message once and in order, without acknowledgements: an
+                `OrderedSubscription` is returned, whose pull consumer is recreated after a gap (ADR-17). If
+                the stream was deleted and created again, or restored to an earlier state, the subscription
+                ends with `StreamRecreatedError`.
             idle_heartbeat: interval of the server's heartbeats while there are no messages, in seconds;
-                ``None``: that of ``config``, or none.
-            flow_control: whether the server waits for slow readers; requires an ``idle_heartbeat``.
+                ``None``: that of ``config``, or none. With ``ordered_consumer``: 0.5 to 15, by default 2.
+            flow_control: whether the server waits for slow readers; requires an ``idle_heartbeat``. No
+                effect with ``ordered_consumer``, which requests messages as they are read.
             **options: see `SubscribeOptions`.
 
         Raises:
@@ -226,8 +261,14 @@ class PushSubscribeAPI:
             raise errors.InvalidOptionError(
                 "restart_if_recreated", True, "requires ordered_consumer"
             )
-        start = self._ordered if ordered_consumer else self._push_subscription
-        return start(request, _push_options(cb, manual_ack, options))
+        if not ordered_consumer:
+            return self._push_subscription(request, _push_options(cb, manual_ack, options))
+        if options.get("delete_consumer") is False:
+            reason = "is not possible: the consumers of an ordered subscription are deleted"
+            raise errors.InvalidOptionError("delete_consumer", False, reason)
+        stream = find_stream(self._api, request)
+        restarts = bool(options.get("restart_if_recreated"))
+        return OrderedSubscription(self._api, stream, request, cb, restart_if_recreated=restarts)
 
     @with_one_deadline
     def subscribe_bind(
@@ -310,20 +351,10 @@ class PushSubscribeAPI:
             subscription._set_consumer(info, created=False)
         return subscription
 
-    def _ordered(self, request: SubscribeRequest, options: PushOptions) -> PushSubscription:
-        subscription = OrderedPushSubscription(
-            self._api, find_stream(self._api, request), request, options
-        )
-        try:
-            subscription._start()
-        except BaseException:
-            subscription._abandon()
-            raise
-        return subscription
-
 
 def _push_options(
     callback: JetStreamCallback | None, manual_ack: bool, options: BindOptions
 ) -> PushOptions:
-    given: dict[str, Any] = {name: value for name, value in options.items() if name not in _FIELDS}
+    skipped = {*_FIELDS, "restart_if_recreated"}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in skipped}
     return PushOptions(callback=callback, manual_ack=manual_ack, **given)

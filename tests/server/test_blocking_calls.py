@@ -74,6 +74,9 @@ class Objects:
             js.pull_subscribe("s.none", durable) for durable in ("D1", "D2", "D3")
         )
         self.push, self.push2, self.push3 = (js.subscribe("s.none", cb=None) for _ in range(3))
+        self.ordered_sub, self.ordered_sub2, self.ordered_sub3 = (
+            js.subscribe("s.none", ordered_consumer=True) for _ in range(3)
+        )
         self.service = self.nc.add_service("one", "1.0.0")
         self.service.add_endpoint("e", lambda request: request.respond(b""))
         self.service2 = self.nc.add_service("two", "1.0.0")

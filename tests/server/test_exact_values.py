@@ -458,6 +458,7 @@ def objects(call: Walk, js: Any) -> None:
 #: Parameters that the server does not see, or that another test covers.
 _NOT_SENT = """
 ObjectStore.open.encoding ObjectStore.open.newline ObjectStore.open.mode ObjectReader.peek.size
+PubAckFuture.settle.outcome PubAckFuture.settle_run.pending PubAckFuture.settle_run.token_at
 ObjectStore.get_file.path ObjectStore.put_file.path ObjectReader.read.size ObjectWriter.read.size
 """
 

@@ -296,7 +296,7 @@ def test_draining_the_connection(nats_server, stream):
         ]
         assert len(stream.consumer_names()) == len(held)
         nc.drain()
-    assert stream.consumer_names() == ["dur"]
+    wait_until(lambda: stream.consumer_names() == ["dur"])
     assert got == list(range(len(got)))
 
 
@@ -326,7 +326,7 @@ def test_a_limit_counts_from_the_start(js, stream, ordered):
         js.publish(f"{stream.cached_info.config.name}.x", b"%d" % number)
     assert [int(msg.data) for msg in sub] == list(range(12))
     assert sub.delivered == 12
-    assert stream.consumer_names() == []
+    wait_until(lambda: stream.consumer_names() == [])
 
 
 def test_a_limit_that_was_reached_ends_the_subscription_at_once(js, stream):
@@ -349,4 +349,4 @@ def test_a_limit_that_is_reached_drops_the_surplus(js, stream, ordered):
     assert [int(msg.data) for msg in sub] == [1, 2, 3]
     sub.unsubscribe(4)
     sub.unsubscribe()
-    assert stream.consumer_names() == []
+    wait_until(lambda: stream.consumer_names() == [])

@@ -298,7 +298,8 @@ def test_a_pull_subscription_refuses_options_of_push_consumers():
 
 
 def ordered(**asked: Any) -> ConsumerConfig:
-    return ordered_config(SubscribeRequest.of(**{"subject": "a", **asked}), "name", "inbox")
+    request = SubscribeRequest.of(**{"subject": "a", **asked})
+    return ordered_config(request, "name", timedelta(seconds=300))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def ordered(**asked: Any) -> ConsumerConfig:
         ("durable_name", {"durable": "d"}),
         ("deliver_subject", {"config": CFG(deliver_subject="x")}),
         ("ack_policy", {"config": CFG(ack_policy="all")}),
-        ("flow_control", {"config": CFG(flow_control=False)}),
+        ("rate_limit_bps", {"config": CFG(rate_limit_bps=1000)}),
         ("mem_storage", {"config": CFG(mem_storage=False)}),
         ("num_replicas", {"config": CFG(num_replicas=3)}),
         ("queue", {"queue": "g"}),
@@ -336,6 +337,7 @@ def test_other_fields_of_an_ordered_consumer_are_kept():
     assert made.replay_policy == ReplayPolicy.ORIGINAL
     assert made.headers_only
     assert made.metadata == {"a": "b"}
-    assert made.idle_heartbeat == timedelta(seconds=1)
+    assert made.idle_heartbeat is None  # that of the pull requests
+    assert made.inactive_threshold == timedelta(seconds=300)
     assert made.deliver_policy == DeliverPolicy.NEW
     assert made.name == "mine"

@@ -1,4 +1,4 @@
-"""The state tables of pulls, ordered subscriptions and locks, and what follows a failed attempt."""
+"""The state tables of pulls and locks, and what follows a failed attempt."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from jetstream_sync.jetstream.buckets.lock import LOCK_TRANSITIONS, LockEvent, L
 from jetstream_sync.jetstream.continuous_pull import PULLER_TRANSITIONS, PullerEvent, PullerState
 from jetstream_sync.jetstream.ordered_cursor import NextAttempt, next_attempt
 from jetstream_sync.jetstream.pull import STATUS_EFFECTS, RetryPolicy, StatusEffect
-from jetstream_sync.jetstream.push import FEED_TRANSITIONS, FeedEvent, FeedState
 
-K, F, E = StatusEffect, FeedState, FeedEvent
+K = StatusEffect
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(PullerState, PullerEvent)))
@@ -41,27 +40,6 @@ def test_each_status_is_decided_for_each_pull(policy, kind):
         PullStatusKind.FATAL: (K.FAIL, K.FAIL, K.FAIL),
     }
     assert STATUS_EFFECTS[policy][kind] is by_policy[kind][list(RetryPolicy).index(policy)]
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(FeedState, FeedEvent)))
-def test_each_event_is_decided_in_each_state_of_a_feed(state, event):
-    """Only a created consumer makes a feed live, and only the thread that creates one ends its work."""
-    is_renewing = state in (F.RENEWING, F.HELD)
-    of_the_thread = event in (E.SUBSCRIBED, E.CREATED, E.SUSPENDED)
-    assert ((state, event) in FEED_TRANSITIONS) is (is_renewing or not of_the_thread)
-    if (state, event) not in FEED_TRANSITIONS:
-        return
-    after = FEED_TRANSITIONS[state, event]
-    if event is E.BROKEN:
-        assert after is F.RENEWING
-    elif event is E.CUT:
-        assert after is (F.RENEWING if is_renewing else F.LOST)
-    elif event is E.SUBSCRIBED:
-        assert after is F.HELD
-    elif state is F.HELD:
-        assert after is F.LIVE
-    else:
-        assert after is (F.RENEWING if event is E.CREATED else F.LOST)
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(LockState, LockEvent)))

@@ -1,10 +1,12 @@
-"""Ordered push subscriptions: every message once and in order, under any fault."""
+"""Ordered subscriptions: every message once and in order, under any fault."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,33 +20,33 @@ from jetstream_sync import (
     Connection,
     ConnectionClosedError,
     ConsumerConfig,
+    ConsumerNotFoundError,
+    DrainTimeoutError,
+    Error,
+    InvalidOptionError,
     JetStream,
-    NotJSMessageError,
-    PushSubscription,
+    JetStreamMsg,
+    OrderedSubscription,
     Stream,
     StreamNotFoundError,
+    SubscriptionError,
     TimeoutError,
 )
 from jetstream_sync.jetstream.ordered_cursor import OrderedCursor
-from jetstream_sync.jetstream.push import FeedState, OrderedPushSubscription
+from jetstream_sync.jetstream.pull import PullInbox
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
 
-def numbers(sub: PushSubscription, count: int, timeout: float = 10) -> list[int]:
+def numbers(sub: OrderedSubscription, count: int, timeout: float = 10) -> list[int]:
     """Read this number of messages and return their numbers."""
     return [int(sub.next_msg(timeout).data) for _ in range(count)]
 
 
-def lose(stream: Stream) -> None:
-    """Delete the subscription's consumer on the server, and wait until it has another one."""
-    (name,) = stream.consumer_names()
-    stream.delete_consumer(name)
-
-
 def replace_slowly(
-    sub: OrderedPushSubscription, monkeypatch: pytest.MonkeyPatch
-) -> threading.Event:
-    """Start the creation of the next consumer, which waits for the event that is returned."""
+    sub: OrderedSubscription, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, threading.Thread]:
+    """Start the creation of the next consumer, which waits for the event that is returned, in a thread."""
     making, go_on = threading.Event(), threading.Event()
     renew = cursor_of(sub).renew
 
@@ -53,16 +55,21 @@ def replace_slowly(
         go_on.wait(10)
         return renew(*args)
 
+    def replace() -> None:
+        with suppress(Error):
+            sub._puller.renew("a test", Deadline(10))
+
     monkeypatch.setattr(cursor_of(sub), "renew", slow)
-    with sub._receive_lock:
-        sub._replace_consumer("a test")
+    thread = threading.Thread(target=replace, daemon=True)
+    thread.start()
     assert making.wait(5)
-    return go_on
+    return go_on, thread
 
 
-def nc_flush(js: JetStream) -> None:
-    """Wait until the reader thread has delivered everything in flight."""
-    js.account_info()
+def lose(stream: Stream) -> None:
+    """Delete the subscription's consumer on the server, and wait until it has another one."""
+    (name,) = stream.consumer_names()
+    stream.delete_consumer(name)
 
 
 @pytest.fixture
@@ -72,12 +79,12 @@ def nc(nats_server: NatsServer) -> Iterator[Connection]:
         yield connection
 
 
-def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedPushSubscription:
+def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedSubscription:
     """Subscribe to a whole stream, with short heartbeats."""
     sub = js.subscribe(
         f"{stream.name}.>", ordered_consumer=True, **{"idle_heartbeat": 0.2, **options}
     )
-    assert isinstance(sub, OrderedPushSubscription)
+    assert isinstance(sub, OrderedSubscription)
     return sub
 
 
@@ -94,7 +101,7 @@ def test_all_messages_are_read_in_order(js, stream):
     msg_count = sub.delivered
     sub.unsubscribe()
     assert msg_count == 1100
-    assert stream.consumer_names() == []
+    wait_until(lambda: stream.consumer_names() == [])
 
 
 @pytest.mark.parametrize(
@@ -133,43 +140,8 @@ def test_a_stream_that_does_not_exist(js):
         js.subscribe("x", stream="NOTHING", ordered_consumer=True)
 
 
-def test_a_gap_is_read_again(js, stream):
-    """A lost delivery is detected, and read again with all that follows it."""
-    sub = read_ordered(js, stream)
-    dropped = threading.Event()
-    receive = sub._receive
-
-    def dropping(deliveries: list[Any]) -> None:
-        if not dropped.is_set() and len(deliveries) > 3:
-            del deliveries[2]
-            dropped.set()
-        receive(deliveries)
-
-    sub._receive = dropping
-    first = sub.consumer_name
-    fill(js, stream.name, 2000)
-    assert numbers(sub, 2000) == list(range(2000))
-    assert dropped.is_set()
-    wait_until(lambda: sub.consumer_name != first)
-    sub.unsubscribe()
-
-
-def test_the_last_message_may_vanish(js, stream):
-    """A loss at the end is detected by the next heartbeat, which has the last sequence."""
-    sub = read_ordered(js, stream)
-    fill(js, stream.name, 3)
-    assert numbers(sub, 3) == [0, 1, 2]
-    receive = sub._receive
-    sub._receive = lambda _: None
-    js.publish(f"{stream.name}.0", b"3")
-    nc_flush(js)
-    sub._receive = receive
-    assert numbers(sub, 1) == [3]
-    sub.unsubscribe()
-
-
-def test_missed_heartbeats_create_another_consumer(js, stream):
-    """Missed heartbeats create a new consumer, which starts behind the last message."""
+def test_a_lost_consumer_is_replaced(js, stream):
+    """Another consumer starts behind the last message."""
     fill(js, stream.name, 5)
     sub = read_ordered(js, stream)
     assert numbers(sub, 5) == list(range(5))
@@ -177,35 +149,139 @@ def test_missed_heartbeats_create_another_consumer(js, stream):
         lose(stream)
         fill(js, stream.name, 5, first=first)
         assert numbers(sub, 5) == list(range(first, first + 5))
-    (name,) = stream.consumer_names()
-    assert name == sub.consumer_name
+    assert stream.consumer_names() == [sub.consumer_name]
     sub.unsubscribe()
 
 
-def test_one_missed_heartbeat_is_noticed(js, stream):
-    """A consumer that is gone without a signal of the server is replaced after one heartbeat, not after three."""
-    fill(js, stream.name, 5)
-    sub = read_ordered(js, stream, idle_heartbeat=2.0)
-    assert numbers(sub, 5) == list(range(5))
-    lose(stream)
+def dropping_for(inbox: PullInbox) -> Any:
+    """Return a `PullInbox.deliver` that drops what arrives in one inbox."""
+    deliver = PullInbox.deliver
+
+    def dropping(self: PullInbox, deliveries: list[Any]) -> None:
+        if self is not inbox:
+            deliver(self, deliveries)
+
+    return dropping
+
+
+def test_a_silent_consumer_is_replaced(alone, monkeypatch):
+    """Two missed heartbeats are enough, also if the server never says that the consumer is gone."""
+    js = alone.jetstream()
+    stream = js.create_stream(name="S", subjects=["S.>"], storage="memory")
+    sub = read_ordered(js, stream)
+    first = sub.consumer_name
+    # Nothing arrives from the first consumer, as from a server that is gone.
+    inbox = sub._puller._messages._inbox
+    monkeypatch.setattr(type(inbox), "deliver", dropping_for(inbox))
     began = time.monotonic()
-    fill(js, stream.name, 1, first=5)
-    assert numbers(sub, 1) == [5]
-    assert time.monotonic() - began < 2.5 + 0.5 * SCALE
+    fill(js, "S", 3)
+    assert numbers(sub, 3) == [0, 1, 2]
+    assert time.monotonic() - began < 1.0 + 0.5 * SCALE
+    assert sub.consumer_name != first
     sub.unsubscribe()
 
 
-def test_nothing_is_lost_before_the_first_message(js, nc, stream):
-    """If the consumer is lost before the first new message, no message is lost."""
+def test_a_lost_consumer_is_replaced_without_a_reader(js, stream):
+    """`consumer_info` creates another one if the server has none, as nothing reads meanwhile."""
+    fill(js, stream.name, 3)
+    sub = read_ordered(js, stream)
+    first = sub.consumer_info().name
+    lose(stream)
+    info = sub.consumer_info()
+    assert info.name == sub.consumer_name != first
+    assert numbers(sub, 3) == [0, 1, 2]
+    sub.unsubscribe()
+    with pytest.raises(ConsumerNotFoundError):
+        wait_until(lambda: not sub.consumer_info())
+
+
+def test_messages_are_counted(js, stream):
+    """Received messages are delivered or pending, also those of earlier consumers."""
+    fill(js, stream.name, 300)
+    sub = read_ordered(js, stream)
+    wait_until(lambda: sub.pending_msgs == 300)
+    size = sub.pending_bytes
+    assert size == sum(len(b"%d" % number) for number in range(300))
+    assert numbers(sub, 100) == list(range(100))
+    assert (sub.delivered, sub.pending_msgs, sub.dropped) == (300, 200, 0)
+    assert 0 < sub.pending_bytes < size
+    lose(stream)
+    assert numbers(sub, 200) == list(range(100, 300))
+    assert (sub.delivered, sub.pending_msgs, sub.pending_bytes) == (300, 0, 0)
+    sub.unsubscribe()
+
+
+def test_several_threads_share_the_messages(js, stream):
+    """Each message goes to one thread, and a limit holds for all of them."""
+    fill(js, stream.name, 1000)
+    sub = read_ordered(js, stream)
+    sub.unsubscribe(700)
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda _: [int(msg.data) for msg in sub], range(4)))
+    assert sorted(number for part in parts for number in part) == list(range(700))
+    assert sub.delivered == 700
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": "group"},
+        {"durable": "durable"},
+        {"delete_consumer": False},
+        {"config": ConsumerConfig(rate_limit_bps=1000)},
+        {"config": ConsumerConfig(deliver_subject="there")},
+    ],
+)
+def test_what_an_ordered_subscription_cannot_have(js, stream, options):
+    """The error names the option, and there is no consumer."""
+    with pytest.raises(InvalidOptionError):
+        read_ordered(js, stream, **options)
+    assert stream.consumer_names() == []
+
+
+def test_a_callback_is_waited_for(js, stream):
+    """`drain` returns after the last call, and raises if that takes too long."""
     fill(js, stream.name, 5)
-    sub = read_ordered(js, stream, deliver_policy="new")
-    sub._receive = lambda _: None
-    js.publish(f"{stream.name}.0", b"5")
-    nc_flush(js)
-    del sub._receive
-    break_link(nc)
-    assert numbers(sub, 1) == [5]
-    sub.unsubscribe()
+    got: list[int] = []
+    go_on = threading.Event()
+
+    def work(msg: JetStreamMsg) -> None:
+        go_on.wait(10)
+        got.append(int(msg.data))
+
+    sub = read_ordered(js, stream, cb=work)
+    wait_until(lambda: sub.pending_msgs >= 4)
+    with pytest.raises(SubscriptionError):
+        sub.next_msg(0)
+    with pytest.raises(DrainTimeoutError):
+        sub.drain(0.1)
+    go_on.set()
+    wait_until(lambda: stream.consumer_names() == [])
+    del got[:]
+    sub = read_ordered(js, stream, cb=work)
+    wait_until(lambda: sub.delivered == 5)
+    sub.drain()
+    assert got == list(range(5))
+    wait_until(lambda: stream.consumer_names() == [])
+
+
+def test_an_error_of_a_callback_is_reported(nats_server, js, stream):
+    """The next message follows."""
+    errors: list[Any] = []
+    got: list[int] = []
+
+    def work(msg: JetStreamMsg) -> None:
+        got.append(int(msg.data))
+        if len(got) == 2:
+            raise ValueError
+
+    fill(js, stream.name, 3)
+    with (
+        jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc,
+        read_ordered(nc.jetstream(), stream, cb=work),
+    ):
+        wait_until(lambda: got == [0, 1, 2])
+    assert len(errors) == 1
 
 
 def test_a_new_link_is_a_new_consumer(js, nc, stream):
@@ -233,8 +309,7 @@ def test_a_deleted_stream_ends_the_subscription_after_the_last_message(js, strea
     assert [int(next(reading).data) for _ in range(2)] == [0, 1]
     with pytest.raises(StreamNotFoundError):
         next(reading)
-    with pytest.raises(StreamNotFoundError):
-        sub.unsubscribe()
+    sub.unsubscribe()
 
 
 def test_a_deleted_stream_with_a_callback(nats_server, stream):
@@ -247,22 +322,6 @@ def test_a_deleted_stream_with_a_callback(nats_server, stream):
         wait_until(lambda: errors)
         wait_until(lambda: not sub.is_valid)
         assert isinstance(errors[0], StreamNotFoundError)
-
-
-def test_a_message_from_no_stream_is_reported_and_dropped(js, nats_server, stream):
-    """A message to its inbox that is from no stream is reported, and does not break the order."""
-    errors: list[Any] = []
-    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as mine:
-        sub = read_ordered(mine.jetstream(), stream)
-        fill(js, stream.name, 1)
-        assert numbers(sub, 1) == [0]
-        core_of(js).writer.publish(*core_of(js).encoder.encode_message(sub.subject, b"hello"))
-        js.account_info()
-        fill(js, stream.name, 1, first=1)
-        assert numbers(sub, 1) == [1]
-        wait_until(lambda: errors)
-        assert isinstance(errors[0], NotJSMessageError)
-        sub.unsubscribe()
 
 
 def test_a_link_that_is_lost_while_subscribing(js, nc, stream, monkeypatch):
@@ -291,9 +350,6 @@ def test_a_consumer_is_created_on_the_next_link(alone, fresh_server):
     sub = read_ordered(js, js.get_stream("S"))
     fresh_server.stop()
     wait_until(lambda: core_of(alone).address is None)
-    with sub._receive_lock:
-        sub._replace_consumer("a test")
-    wait_until(lambda: sub._feed_state is FeedState.LOST)
     fresh_server.start()
     wait_until(lambda: alone.is_connected, 15)
     fill(js, "S", 5)
@@ -305,49 +361,12 @@ def test_closing_ends_the_making_of_a_consumer(nats_server, stream, monkeypatch)
     """Closing the connection meanwhile leaves no thread and no waiting call."""
     with jetstream_sync.connect(nats_server.url) as nc:
         sub = read_ordered(nc.jetstream(), stream)
-        go_on = replace_slowly(sub, monkeypatch)
+        go_on, thread = replace_slowly(sub, monkeypatch)
         nc.close()
         go_on.set()
         with pytest.raises(ConnectionClosedError):
             sub.next_msg(5)
-        wait_until(lambda: not [item for item in threading.enumerate() if "ordered" in item.name])
-
-
-def test_deliveries_of_a_replaced_consumer_are_dropped(js, stream, monkeypatch):
-    """While another consumer is created, the old one's messages are not used: the new one sends them."""
-    sub = read_ordered(js, stream)
-    go_on = replace_slowly(sub, monkeypatch)
-    fill(js, stream.name, 5)
-    js.account_info()  # the old consumer's messages have arrived
-    assert sub.pending_msgs == 0
-    go_on.set()
-    assert numbers(sub, 5) == list(range(5))
-    sub.unsubscribe()
-
-
-def test_a_gap_in_the_first_deliveries_is_filled(js, stream, monkeypatch):
-    """The first message may be lost before ``subscribe()`` returns: another consumer delivers it."""
-    fill(js, stream.name, 3)
-    deliver, create = OrderedPushSubscription._deliver, OrderedCursor._create
-    first = [True]
-
-    def lossy(sub, receiver, deliveries):
-        if first:
-            deliveries = deliveries[first.pop() :]
-        if deliveries:
-            deliver(sub, receiver, deliveries)
-
-    def slow(cursor, *arguments):
-        created = create(cursor, *arguments)
-        wait_until(lambda: not first)  # the reader has the first message before the caller goes on
-        return created
-
-    monkeypatch.setattr(OrderedPushSubscription, "_deliver", lossy)
-    monkeypatch.setattr(OrderedCursor, "_create", slow)
-    sub = js.subscribe(f"{stream.name}.>", ordered_consumer=True)
-    assert numbers(sub, 3) == [0, 1, 2]
-    sub.unsubscribe()
-    wait_until(lambda: stream.consumer_names() == [])
+        wait_until(lambda: not thread.is_alive())
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -357,13 +376,13 @@ def test_a_gap_in_the_first_deliveries_is_filled(js, stream, monkeypatch):
 def test_ending_does_not_wait_for_the_next_consumer(js, stream, monkeypatch, end):
     """Ending it does not wait for the next consumer, and that one does not stay."""
     sub = read_ordered(js, stream)
-    go_on = replace_slowly(sub, monkeypatch)
+    go_on, thread = replace_slowly(sub, monkeypatch)
     getattr(sub, end)()
     go_on.set()
     wait_until(lambda: stream.consumer_names() == [])
     with pytest.raises(BadSubscriptionError):
         sub.next_msg(0)
-    wait_until(lambda: not [item for item in threading.enumerate() if "ordered" in item.name])
+    wait_until(lambda: not thread.is_alive())
 
 
 def test_a_limit_holds_across_consumers(js, nc, stream):
