@@ -16,13 +16,14 @@ from fixtures.rawnats import RawClient
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import RunningWorker, running
 from textual.pilot import Pilot
-from textual.widgets import Button, Static, TabbedContent
+from textual.widgets import Button, Static, Tab, TabbedContent
 
+import jetstream_sync
 from jetstream_sync import Connection, JetStream, Stream, errors
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.cli.shared.env import Environment
-from jetstream_sync.cli.shared.listings import Listed, Lister
+from jetstream_sync.cli.shared.listings import Listed, Lister, missing_stream
 from jetstream_sync.cli.shared.settings import Settings
 from jetstream_sync.cli.top.app import TopApp, ViewTable
 from jetstream_sync.cli.top.data import (
@@ -33,6 +34,7 @@ from jetstream_sync.cli.top.data import (
     Frame,
     History,
     Poller,
+    Row,
     TopOptions,
     number,
     sparkline,
@@ -324,25 +326,34 @@ Play = Callable[[Screen], Awaitable[None]]
 @pytest.fixture
 def play(nc: Connection, js: JetStream) -> Callable[..., None]:
     """Return a function that runs the application for an asynchronous function."""
+    return lambda act, **options: run_top(nc, js, act, **options)
 
-    def start(act: Play, **options: Any) -> None:
-        settings = Settings(env=Environment.of_process(), words=[])
-        app = TopApp(
-            settings,
-            nc,
-            js,
-            Collector(nc, Lister(settings, nc)),
-            TopOptions(interval=0.1, **options),
-        )
 
-        async def main() -> None:
-            async with app.run_test(size=(140, 40)) as pilot:
-                await act(Screen(app, pilot))
+def run_top(
+    nc: Connection,
+    js: JetStream,
+    act: Play,
+    *,
+    size: tuple[int, int] = (140, 40),
+    timeout: float = 5.0,
+    **options: Any,
+) -> None:
+    """Run the application for an asynchronous function."""
+    settings = Settings(env=Environment.of_process(), words=[], given={"timeout": timeout})
+    app = TopApp(
+        settings,
+        nc,
+        js,
+        Collector(nc, Lister(settings, nc)),
+        TopOptions(interval=0.1, **options),
+    )
 
-        with app.poller:
-            asyncio.run(main())
+    async def main() -> None:
+        async with app.run_test(size=size) as pilot:
+            await act(Screen(app, pilot))
 
-    return start
+    with app.poller:
+        asyncio.run(main())
 
 
 @pytest.mark.usefixtures("orders")
@@ -540,6 +551,115 @@ def test_a_thread_that_fails_ends_the_application(nc, monkeypatch):
     with poller:
         monkeypatch.setattr(collector, "collect", fail)
         wait_until(lambda: poller.failure is failed)
+
+
+# --- outages --------------------------------------------------------------------------------------
+
+
+def test_a_tab_shows_the_last_sample_with_its_age():
+    """While the server is silent, a tab that is opened shows what was read last, and when."""
+    with NatsServer() as server, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        js.create_key_value(bucket="CONFIG")
+
+        def note(screen: Screen) -> str:
+            return str(screen.table.note.render())
+
+        async def act(screen: Screen) -> None:
+            await screen.until(lambda: screen.names == ["KV_CONFIG"])
+            server.pause()
+            try:
+                await screen.until(lambda: "no reply for" in screen.text)
+                await screen.press("6")
+                await screen.until(lambda: screen.names == ["CONFIG"])
+                await screen.until(lambda: "s ago: " in note(screen))
+                await screen.press("8")
+                await screen.until(lambda: len(screen.names) == 1)
+                assert "s ago: " in note(screen)
+            finally:
+                server.resume()
+            await screen.until(lambda: not screen.table.note.display)
+
+        run_top(nc, js, act, timeout=1.0)
+
+
+ACCOUNTS = """
+accounts {
+    SYS: { users: [{user: sys, password: sys}] }
+    APP: { jetstream: enabled, users: [{user: app, password: app}] }
+}
+system_account: SYS
+no_auth_user: app
+"""
+
+
+def test_it_starts_without_a_meta_leader_and_for_a_system_user():
+    """Each tab has the reason; a user of the system account sees which servers answer."""
+    with NatsCluster(2, config=ACCOUNTS) as cluster:
+        alive, lost = cluster.servers
+        lost.kill()
+
+        async def reason(screen: Screen) -> None:
+            await screen.until(lambda: "meta leader" in screen.text, 30)
+            await screen.press("6")
+            await screen.until(lambda: "meta leader" in str(screen.table.note.render()))
+
+        with jetstream_sync.connect(alive.url) as nc:
+            wait_until(lambda: "no meta leader" in run_jsm("-s", alive.url, "stream", "ls").err, 30)
+            run_top(nc, nc.jetstream(), reason, timeout=1.0)
+        states: dict[str, str] = {}
+
+        async def servers(screen: Screen) -> None:
+            await screen.until(lambda: "not enabled for account" in screen.text)
+            await screen.press("8")
+            await screen.until(lambda: len(screen.names) == 2)
+            cells = [screen.table.get_row_at(number) for number in (0, 1)]
+            states.update({str(name): str(state) for name, state, *_ in cells})
+
+        with jetstream_sync.connect(alive.url, user="sys", password="sys") as nc:
+            run_top(nc, nc.jetstream(), servers, timeout=1.0)
+        assert states == {alive.name: "online", lost.name: "offline"}
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_small_terminal(play):
+    """In 80 columns no title is cut, and what does not answer stays in sight."""
+
+    async def act(screen: Screen) -> None:
+        await screen.until(lambda: screen.names == ["ORDERS"])
+        tabs = list(screen.app.query(Tab))
+        assert len(tabs) == 9
+        assert max(tab.region.right for tab in tabs) <= 80
+        for key in "138":
+            await screen.press(key)
+            await screen.until(lambda: screen.names)
+            for table in screen.app.active_tables:
+                assert table.virtual_size.width <= 80, table.view.name
+                titles = [str(column.label) for column in table.ordered_columns]
+                assert sum("▲" in text or "▼" in text for text in titles) == 1
+        screen.app.poller.paused = True
+        await screen.press("2")
+        table = screen.table
+        known = [Row(key=f"S{n:02}", fields=stream_fields(f"S{n:02}")) for n in range(30)]
+        table.show(known, "")
+        await screen.pilot.pause()
+        lost = [missing_stream(f"R{n:02}", "no reply") for n in range(30)]
+        table.show([*known, *(Row(key=item.name, fields={}, record=item) for item in lost)], "")
+        await screen.pilot.pause(0.2)
+        assert screen.names[0] == "R00 (unreachable)"
+        assert (table.scroll_offset.y, table.cursor_row) == (0, 0)
+        # A row that was chosen is followed.
+        await screen.press("down")
+        table.show([*known, Row(key="R01", fields={}, record=lost[1])], "")
+        assert table.cursor_row == 0
+
+    play(act, size=(80, 24))
+
+
+def stream_fields(name: str) -> dict[str, Any]:
+    """Return the fields of a stream in the table."""
+    (row,) = History().add(snapshot(1, [stream(name, 1)])).rows[STREAMS.name]
+    return dict(row.fields)
 
 
 # --- on a terminal --------------------------------------------------------------------------------

@@ -133,14 +133,14 @@ class Lister:
     """Lists what a connection can see."""
 
     def __init__(self, settings: Settings, nc: Connection) -> None:
-        self._settings = settings
+        self.settings = settings
         self._nc = nc
         self.js: JetStream = settings.jetstream_on(nc)
 
     @property
     def half(self) -> float:
         """The time for one of two listings that follow each other, in seconds."""
-        return self._settings.timeout / 2
+        return self.settings.timeout / 2
 
     def collect(
         self,
@@ -158,10 +158,10 @@ class Lister:
 
         `document`: the JSON of a name. `limit`: the time for all of it, in seconds; by default the timeout.
         """
-        deadline = Deadline(limit or self._settings.timeout)
+        deadline = Deadline(limit or self.settings.timeout)
 
         def within() -> JetStream:
-            return self._settings.jetstream_on(self._nc, timeout=(deadline.left() or 0.0) / 2)
+            return self.settings.jetstream_on(self._nc, timeout=(deadline.left() or 0.0) / 2)
 
         try:
             return Listed.of(noun, listing(within()), document, prefix)
@@ -225,7 +225,7 @@ class Lister:
         if stream is None:
             return self.consumers_of(self.streams(limit=self.half))
         with suggesting(self.js, stream):
-            return self._consumers(stream, "", self._settings.timeout)
+            return self._consumers(stream, "", self.settings.timeout)
 
     def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
         """Return the consumers of these streams, with one request for each stream that has any, in half of the timeout."""

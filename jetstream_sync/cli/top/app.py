@@ -34,6 +34,7 @@ from textual.widgets import (
 
 from ... import errors
 from ...exit_status import ExitStatus
+from ...net.clock import monotonic
 from ...workers import DeadLetter, DeadLetters
 from ..consumers.consumers import info_blocks as consumer_blocks
 from ..messages.view import header_lines
@@ -106,8 +107,8 @@ class ViewTable(DataTable[Text]):
     def on_mount(self) -> None:
         """Create the columns."""
         for number, column in enumerate(self.view.columns):
-            # Room for the arrow of the order.
-            self.add_column(f"{column.title}  ", key=str(number))
+            self.add_column(column.title.replace(" ", "\n"), key=str(number))
+        self.header_height = 1 + any(" " in column.title for column in self.view.columns)
         if self.view.graph:
             self.add_column(self.view.graph, key="graph", width=_GRAPH_WIDTH)
 
@@ -128,13 +129,22 @@ class ViewTable(DataTable[Text]):
             return self.down
         return self.view.is_down(self.shown, self.sort_column)
 
-    def show(self, rows: Sequence[Row], text: str, error: errors.Error | None = None) -> None:
-        """Show the rows that contain a text, or the reason why there are no rows; keep the cursor on its row."""
-        selected, before = self.selected, [row.key for row in self.shown]
+    def show(
+        self, rows: Sequence[Row], text: str, error: errors.Error | None = None, age: float = 0.0
+    ) -> None:
+        """
+        Show the rows that contain a text, and the reason why there are none or old ones, of `age` seconds.
+
+        A cursor that was moved keeps its row; at the top it stays there, where what does not answer is.
+        """
+        selected = self.selected if self.cursor_row else None
+        before = [row.key for row in self.shown]
         self.shown = self.view.sorted(rows, self.sort_column, text, down=self.down)[:_MAX_ROWS]
         self._show_order()
-        self.note.update(Text(self.view.none if error is None else single_line(one_line(error))))
-        self.note.display = not self.shown
+        note = self.view.none if error is None else single_line(one_line(error))
+        self.note.update(Text(f"As of {age:.0f} s ago: {note}" if error and rows else note))
+        self.note.display = error is not None or not self.shown
+        self._fit_graph()
         lines = [self._cells(row) for row in self.shown]
         keys = [row.key for row in self.shown]
         if keys == before:
@@ -153,25 +163,37 @@ class ViewTable(DataTable[Text]):
         self.scroll_to(*scrolled, animate=False)
 
     def _cells(self, row: Row) -> list[Text]:
+        first, *others = self.view.columns
         if row.is_missing:
-            texts = [f"{row.key} ({row.record.state})", *["?"] * (len(self.view.columns) - 1)]
-            texts += [""] if self.view.graph else []
-            return [Text(single_line(text), "red") for text in texts]
-        cells = []
-        for column in self.view.columns:
-            text = cell(self._settings, column, row.fields)
+            name = f"{row.key} ({row.record.state})"
+            cells = [Text(single_line(name), "red"), *(Text("?", "red") for _ in others)]
+        else:
+            cells = [cell(self._settings, column, row.fields) for column in (first, *others)]
+        for column, text in zip(self.view.columns, cells, strict=True):
             text.justify = self._justify(column)
-            cells.append(text)
         if self.view.graph:
-            cells.append(Text(sparkline(row.history, _GRAPH_WIDTH)))
+            cells.append(Text(sparkline(row.history, self.ordered_columns[-1].width)))
         return cells
+
+    def _fit_graph(self) -> None:
+        """Give the graph what the other columns leave, without a part of its title nothing."""
+        if not self.view.graph or not self.size.width:
+            return
+        *others, graph = self.ordered_columns
+        padding = 2 * self.cell_padding
+        left = self.size.width - padding - sum(item.get_render_width(self) for item in others)
+        graph.width = 0 if left < len(self.view.graph) else min(left, _GRAPH_WIDTH)
 
     def _show_order(self) -> None:
         arrow = "▼" if self._is_down() else "▲"
         for number, column in enumerate(self.view.columns):
-            mark = arrow if number == self.sort_column else " "
-            label = Text(f"{column.title} {mark}", justify=self._justify(column))
-            self.ordered_columns[number].label = label
+            mark = f" {arrow}" if number == self.sort_column else ""
+            text = f"{column.title}{mark}"
+            if self.header_height > 1:
+                text = text.replace(" ", "\n", 1)
+            drawn = self.ordered_columns[number]
+            drawn.label = Text(text, justify=self._justify(column))
+            drawn.content_width = max(drawn.content_width, *map(len, text.split("\n")))
 
     def _justify(self, column: Field) -> Literal["left", "right"]:
         known = [row for row in self.shown if not row.is_missing][:1]
@@ -391,7 +413,8 @@ class TopApp(App[None]):
             with TabPane("Overview", id=BOTH):
                 yield from self._tables(STREAMS, CONSUMERS)
             for view in VIEWS.values():
-                with TabPane(view.title, id=view.name):
+                # The first word, so that all tabs fit into 80 columns.
+                with TabPane(view.title.partition(" ")[0], id=view.name):
                     yield from self._tables(view)
         yield Footer(compact=True, show_command_palette=False)
 
@@ -442,7 +465,8 @@ class TopApp(App[None]):
         for table in self.active_tables:
             name = table.view.name
             if name in frame.rows or name in frame.errors:  # else it is being read
-                table.show(frame.rows.get(name, ()), self._text, frame.errors.get(name))
+                age = monotonic() - frame.read_at.get(name, 0.0)
+                table.show(frame.rows.get(name, ()), self._text, frame.errors.get(name), age)
 
     @property
     def active_tables(self) -> list[ViewTable]:

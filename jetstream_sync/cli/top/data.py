@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import Self
 
 from ...client.threads import Signal, spawn
-from ...errors import Error
+from ...errors import Error, JetStreamNotEnabledError, TimeoutError
 from ...net.clock import monotonic
 from ...subjects import KV_PREFIX, OBJECT_PREFIX
 from ...workers import DeadLetters
@@ -34,7 +34,8 @@ from ..shared.listings import Listed, Lister
 from ..shared.names import title
 from ..shared.output import Missing, counted, size
 from ..shared.render import Field, bad, sort_key, warn
-from ..shared.status import one_line
+from ..shared.status import CommandError, one_line
+from ..shared.system import PING, MetaGroup, all_replies, server_name
 from ..workers.tasks import CALLS, stored_calls
 from ..workers.worker import PROCESSES
 
@@ -299,13 +300,20 @@ class Frame:
     rows: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     """The rows by the name of their view."""
     errors: Mapping[str, Error] = field(default_factory=dict)
-    """Why a view could not be read, by its name."""
+    """Why a view could not be read, by its name; it has its former rows, if any."""
+    read_at: Mapping[str, float] = field(default_factory=dict)
+    """The time of the monotonic clock at which the rows of a view were read, by its name."""
     seconds: float = 0.0
     """Time between the last two snapshots; 0 after the first one."""
     in_rate: float = 0.0
     """Stored messages per second in all streams."""
     out_rate: float = 0.0
     """Deliveries per second of all consumers."""
+
+    @property
+    def failure(self) -> Error | None:
+        """Why the streams and consumers could not be read."""
+        return self.errors.get(STREAMS.name)
 
     def totals(self) -> str:
         """Return the sums of all streams and consumers in one line."""
@@ -326,6 +334,8 @@ class Frame:
 
 #: The views that every refresh reads, for their rates and graphs.
 _CORE: Final = (STREAMS.name, CONSUMERS.name)
+#: The views that are made from what it reads.
+_OF_ACCOUNT: Final = (*_CORE, BUCKETS.name, SERVERS.name)
 
 
 class Collector:
@@ -341,30 +351,45 @@ class Collector:
         self._progress, self._mask = options.progress, options.mask
         self._history = History()
         self._frame = Frame()
-        self._sources: dict[str, Callable[[AccountSnapshot], list[Row]]] = {
-            WORKERS.name: lambda _: self._workers(),
-            DEAD_LETTERS.name: lambda _: self._dead_letters(),
-            BUCKETS.name: _buckets,
-            QUERIES.name: lambda _: self._queries(),
-            SERVERS.name: self._servers,
+        self._snapshot: AccountSnapshot | None = None
+        #: The views that are read when they are shown.
+        self._sources: dict[str, Callable[[], list[Row]]] = {
+            WORKERS.name: self._workers,
+            DEAD_LETTERS.name: self._dead_letters,
+            QUERIES.name: self._queries,
             TASKS.name: self._tasks,
         }
 
     def collect(self, view: str) -> Frame:
-        """Read the streams, the consumers and one further view; the others have their former rows."""
-        snapshot = AccountSnapshot.take(self._lists)
-        self.has_waited = bool(snapshot.streams.missing or snapshot.consumers.missing)
-        found = self._history.add(snapshot)
-        rows = {**self._frame.rows, **found.rows}
-        failed = dict(self._frame.errors)
-        failed.pop(view, None)
-        if view in self._sources:
+        """Read the streams, the consumers and one further view; the others, and what fails, have their former rows."""
+        found = self._frame
+        failed = {name: error for name, error in found.errors.items() if name in self._sources}
+        new: dict[str, Sequence[Row]] = {}
+        sources = dict(self._sources)
+        try:
+            snapshot = self._snapshot = AccountSnapshot.take(self._lists)
+        except Error as error:
+            self.has_waited = True
+            failed |= dict.fromkeys(_OF_ACCOUNT, error)
+            sources[SERVERS.name] = self._answering_servers
+        else:
+            self.has_waited = bool(snapshot.streams.missing or snapshot.consumers.missing)
+            found = self._history.add(snapshot)
+            new |= {
+                **found.rows,
+                BUCKETS.name: _buckets(snapshot),
+                SERVERS.name: self._servers(snapshot),
+            }
+        if view in sources:
             try:
-                rows[view] = self._sources[view](snapshot)
+                new[view] = sources[view]()
+                failed.pop(view, None)
             except Error as error:
                 # The other views go on: the user may lack a permission, or a bucket was deleted.
                 failed[view] = error
-        self._frame = replace(found, rows=rows, errors=failed)
+        read_at = {**self._frame.read_at, **dict.fromkeys(new, monotonic())}
+        rows = {**self._frame.rows, **new}
+        self._frame = replace(found, rows=rows, errors=failed, read_at=read_at)
         return self._frame
 
     def _workers(self) -> list[Row]:
@@ -412,16 +437,35 @@ class Collector:
                     rows.append(Row(key=key, fields=fields, history=history, record=entry))
         return rows
 
-    def _tasks(self, snapshot: AccountSnapshot) -> list[Row]:
+    def _tasks(self) -> list[Row]:
         buckets = [
             info.config.name.removeprefix(KV_PREFIX)
-            for info in snapshot.streams.found
+            for info in (self._snapshot.streams.found if self._snapshot is not None else ())
             if RESULTS_MARK in (info.config.metadata or {})
         ]
         return [
             Row(key=f"{call.document['task']} {call.id}", fields=call.document)
             for bucket in buckets
             for call in stored_calls(self._js, bucket, _READ_S, mask=self._mask, newest=_MAX_CALLS)
+        ]
+
+    def _answering_servers(self) -> list[Row]:
+        """Return the servers that answer a user of the system account, and those that they know."""
+        try:
+            found = all_replies(self._lists.settings, self._nc, f"{PING}.JSZ", {})
+        except CommandError:
+            found = []  # it is another user
+        if not found:
+            raise self._frame.errors.get(SERVERS.name) or TimeoutError("no server answered")
+        group = MetaGroup.of(found)
+        servers = {
+            **dict.fromkeys(map(server_name, found), False),
+            **dict.fromkeys(group.silent, True),
+        }
+        counts = dict.fromkeys(_SERVER_COUNTS)
+        return [
+            Row(key=name, fields={"server": name, **counts, "offline": offline})
+            for name, offline in sorted(servers.items())
         ]
 
     def _servers(self, snapshot: AccountSnapshot) -> list[Row]:
@@ -611,6 +655,8 @@ class Poller:
     def __enter__(self) -> Self:
         # Take the first frame here: without JetStream the command fails before it draws a screen.
         self._collect()
+        if isinstance(self.frame.failure, JetStreamNotEnabledError):
+            raise self.frame.failure
         spawn("top", self._run, self._failed)
         return self
 
@@ -636,6 +682,12 @@ class Poller:
             return  # what is shown stays from the pause on
         self.frame = frame
         self.refreshes += 1
+        if frame.failure is None:
+            self._problem = ""
+        elif self._nc.is_closed:
+            self.failure = frame.failure
+        else:
+            self._record(frame.failure)
 
     def _run(self) -> None:
         took, seen = 0.0, 0
@@ -648,14 +700,9 @@ class Poller:
             if self._ended or (self.paused and not asked):
                 continue
             began = monotonic()
-            try:
-                self._collect()
-                self._problem = ""
-            except Error as error:
-                if self._nc.is_closed:
-                    self.failure = error
-                    return
-                self._record(error)
+            self._collect()
+            if self.failure is not None:
+                return
             # Waiting for servers that do not answer is no load.
             took = 0.0 if self._collector.has_waited else monotonic() - began
 

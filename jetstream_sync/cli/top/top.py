@@ -119,11 +119,11 @@ def _once(settings: Settings, options: TopOptions) -> None:
     view = options.view
     with settings.connection(**failover_options(settings)) as nc:
         collector = Collector(nc, Lister(settings, nc), options)
-        collector.collect(view)
-        pause(options.interval)
-        frame = collector.collect(view)
-    if view in frame.errors:
-        raise frame.errors[view]
+        for wait in (options.interval, 0.0):
+            frame = collector.collect(view)
+            if error := frame.errors.get(STREAMS.name if view == BOTH else view):
+                raise error
+            pause(wait)
     views = (STREAMS, CONSUMERS) if view == BOTH else (VIEWS[view],)
     rows: dict[str, list[Any]] = {}
     for item in views:
