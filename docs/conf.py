@@ -90,6 +90,7 @@ nitpick_ignore = [
     ("py:class", "GaugeSnapshot"),
     ("py:class", "jetstream_sync.workers.metrics.GaugeSnapshot"),
     ("py:class", "SparkSession"),
+    ("py:class", "concurrent.futures._base.Future"),
     ("py:class", "flask.app.Flask"),
     ("py:class", "pa.RecordBatch"),
     ("py:exc", "ImproperlyConfigured"),
