@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COUNT = 1000
 RUNS = 20
 COLUMNS = ("sequence", "subject")
+KEYS = 50
 
 #: Mirrors that lack messages of their origin, or have them on other subjects.
 MIRRORS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -117,15 +118,51 @@ def test_counts_are_those_of_the_origin(mirrored):
         assert matching_seqs(js, "ROWS", 1, one, 100) in (None, list(range(1, COUNT, 10)))
 
 
+@pytest.fixture(scope="module", params=MIRRORS)
+def bucket_with_mirror(request: pytest.FixtureRequest) -> Iterator[tuple[JetStream, str]]:
+    """Yield context and URL of a server with a bucket, some of whose keys a mirror lacks or has elsewhere."""
+    with NatsServer() as server, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        bucket = js.create_key_value(bucket="STOCK", history=3)
+        for number in range(KEYS):
+            bucket.put(f"k.{number}", b"%d" % number)
+        source, config = {
+            "filtered": ({"filter_subject": "$KV.STOCK.k.0"}, {}),
+            "limited": ({}, {"max_msgs": 10}),
+            "transformed": (
+                {"subject_transforms": (SubjectTransform(src="$KV.STOCK.k.*", dest="new.$1"),)},
+                {},
+            ),
+            "late": ({"opt_start_seq": KEYS // 2}, {}),
+        }[request.param]
+        origin = StreamSource(name="KV_STOCK", **source)
+        mirror = js.create_stream(name="MIRROR", mirror=origin, **config)
+        assert mirror.info().config.mirror_direct
+        wait_until(lambda: mirror.info().state.messages > 0 and mirror.info().mirror.lag == 0)
+        yield js, server.url
+
+
 @pytest.mark.parametrize("keys", [(), ("k.1",), ("k.1", "k.2")])
-def test_a_bucket_has_the_entries_of_the_origin(js, stream_name, keys):
+def test_a_bucket_has_the_entries_of_the_origin(bucket_with_mirror, keys):
     """A mirror with other contents does not answer for its bucket."""
-    bucket = js.create_key_value(bucket=stream_name, history=3)
-    for number in range(50):
-        bucket.put(f"k.{number}", b"%d" % number)
-    origin = StreamSource(name=f"KV_{stream_name}", filter_subject=f"$KV.{stream_name}.k.0")
-    mirror = js.create_stream(name=f"{stream_name}_mirror", mirror=origin)
-    wait_until(lambda: mirror.info().state.messages == 1)
-    wanted = keys or [f"k.{number}" for number in range(50)]
+    js, _ = bucket_with_mirror
+    wanted = list(keys or [f"k.{number}" for number in range(KEYS)])
     for _ in range(RUNS):
-        assert [entry.key for entry in read_entries(js, stream_name, keys)] == list(wanted)
+        assert [entry.key for entry in read_entries(js, "STOCK", keys)] == wanted
+
+
+@pytest.mark.parametrize("mode", ["auto", "direct", "pull"])
+@pytest.mark.parametrize("keys", [(), (1,), (1, 2)])
+def test_the_stream_of_a_bucket_has_the_rows_of_the_origin(bucket_with_mirror, mode, keys):
+    """The same holds for the history of a bucket, which is read as a stream."""
+    _, url = bucket_with_mirror
+    given = {"servers": url, "stream": "KV_STOCK", "readMode": mode, "minPartitions": 4}
+    if keys:
+        given["subjects"] = ",".join(f"$KV.STOCK.k.{key}" for key in keys)
+    wanted = [(key + 1, f"$KV.STOCK.k.{key}", b"%d" % key) for key in keys or range(KEYS)]
+    for _ in range(RUNS):
+        ranges = plan_read(ReadOptions.from_options(given))
+        assert [
+            row for piece in ranges for row in read_range(piece, given, (*COLUMNS, "data"))
+        ] == wanted
+    connection(ReadOptions.from_options(given).connection).close()

@@ -7,7 +7,11 @@ import time
 
 import pytest
 from faults.spark.run import DELIVERIES, RETENTIONS, Outcome, run
-from fixtures.spark import need_java
+from fixtures.rawnats import RawClient
+from fixtures.spark import Driver, need_java
+from fixtures.threads import wait_until
+
+from jetstream_sync.spark.writing.rows import _GROUP_ROWS
 
 #: Seconds of crashes in each run; set by the environments of tox.
 SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "12"))
@@ -48,14 +52,22 @@ def test_each_message_is_written_exactly_once(delivery, retention, master):
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 @NEEDS_BATCHES
-def test_filtered_mirrors_change_nothing():
+@pytest.mark.parametrize(
+    ("master", "kinds"),
+    [
+        ("local", ["driver", "worker"]),
+        ("standalone", ["driver", "worker", "executor", "spark worker"]),
+    ],
+)
+def test_filtered_mirrors_change_nothing(master, kinds):
     """A mirror answers direct gets for its origin, here for the source and for the records in the target."""
     need_java()
-    kinds = ("driver", "worker")
     given = {"delivery": "transaction", "read_mode": "direct", "trouble": "mirror"}
-    outcome = run(SEED, 300, **given, kinds=kinds, kills=2, tell=print)
+    # On a cluster the first kill and one of the next four are executors.
+    kills = len(kinds) + (master != "local")
+    outcome = run(SEED, 300, **given, master=master, kinds=kinds, kills=kills, tell=print)
     _held(outcome)
-    assert outcome.kills == dict.fromkeys(kinds, 1)
+    assert outcome.kills.keys() == set(kinds)
 
 
 @pytest.mark.full
@@ -69,6 +81,54 @@ def test_an_executor_is_killed_while_it_reads_and_while_it_writes():
     )
     _held(outcome)
     assert outcome.kills == dict.fromkeys(kinds, 1)
+
+
+#: A job of 10,000 rows in one partition, each of which takes Spark a moment the first time.
+_SLOW_JOB = """
+import os
+settings = {"spark.python.use.daemon": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "256"}
+spark = session(home, "local[1]", **settings)
+columns = ["string(id) AS data", "reflect('java.lang.Thread', 'sleep', DELAYL) AS delay"]
+rows = spark.range(0, 10_000, 1, 1).selectExpr(*columns).where("delay != ''").select("data")
+writer = rows.write.format("jetstream").options(servers=os.environ["NATS_URL"], **OPTIONS)
+writer.mode("append").save()
+spark.stop()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("delivery", "ids"),
+    [
+        ("window", "content"),
+        pytest.param("transaction", "content", marks=NEEDS_BATCHES),
+        pytest.param("transaction", "position", marks=NEEDS_BATCHES),
+    ],
+)
+def test_rows_that_ended_early_are_completed(js, nats_server, tmp_path, delivery, ids):
+    """A worker takes the end of its killed JVM for the end of its rows; the repeated job stores the missing ones."""
+    need_java()
+    config = {"allow_atomic": True} if delivery == "transaction" else {}
+    stream = js.create_stream(name="SINK", subjects=["OUT.*", "MARK.>"], **config)
+    options = {"stream": "SINK", "subject": "OUT.0", "delivery": delivery, "ids": ids, "jobId": "1"}
+    if delivery == "transaction":
+        options["markerSubject"] = "MARK"
+    job = _SLOW_JOB.replace("OPTIONS", repr(options))
+
+    def count() -> int:
+        return (stream.info(subjects_filter="OUT.0").state.subjects or {}).get("OUT.0", 0)
+
+    with Driver(job.replace("DELAY", "1"), tmp_path, nats_server.url) as driver:
+        wait_until(lambda: count() >= _GROUP_ROWS, 120)
+        time.sleep(1)
+        # Without the daemon nothing ends the worker, which sends the rows that it has.
+        driver.kill()
+    assert _GROUP_ROWS < count() < 2 * _GROUP_ROWS
+    with Driver(job.replace("DELAY", "0"), tmp_path, nats_server.url) as driver:
+        assert driver.ended(120) == 0, driver.output
+    with RawClient(nats_server.port) as raw:
+        stored = [int(item.data) for item in raw.stored("SINK") if item.subject == "OUT.0"]
+    assert sorted(stored) == list(range(10_000))
 
 
 @pytest.mark.soak
@@ -124,14 +184,16 @@ def test_exactly_once_on_two_clusters(delivery, read_mode, in_batches):
         ("window", "restore"),
         ("window", "limits"),
         ("window", "filter"),
+        ("window", "mirror"),
         _transaction("restore"),
         _transaction("limits"),
         _transaction("filter"),
+        _transaction("mirror"),
     ],
 )
 def test_trouble_on_two_clusters(delivery, trouble):
     """
-    Nothing is lost after a checkpoint was copied back, in a target with limits, and with a filter.
+    Nothing is lost after a checkpoint was copied back, in a target with limits, with a filter, and beside mirrors.
 
     Nothing is stored twice either, but after a copied checkpoint without transactions.
     """
@@ -165,3 +227,4 @@ def test_twenty_driver_kills_on_two_clusters():
     )
     _held(outcome)
     assert outcome.kills.total() == 20
+

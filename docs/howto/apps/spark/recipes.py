@@ -9,7 +9,6 @@ import json
 import os
 
 import psycopg
-from pyspark import TaskContext
 from pyspark.sql.functions import expr, window
 
 from jetstream_sync.spark import start_query
@@ -135,53 +134,34 @@ def parquet(spark, checkpoint, folder, subjects):
 
 
 def postgresql(spark, checkpoint, database):
-    """Insert orders into a table; each partition of a batch is a transaction with its number."""
+    """Insert orders into a table whose key is that of the message: its sequence and its time."""
     with psycopg.connect(database) as connection:
         connection.execute("""
-            CREATE TABLE IF NOT EXISTS orders (id text, country text, cents bigint);
-            CREATE TABLE IF NOT EXISTS stored (
-                query text, batch bigint, part int, first bigint, last bigint,
-                PRIMARY KEY (query, batch, part)
-            );
+            CREATE TABLE IF NOT EXISTS orders (
+                sequence bigint, micros bigint, id text, country text, cents bigint,
+                PRIMARY KEY (sequence, micros)
+            )
         """)
 
-    def save(batch, number):
-        query = query_id(batch)
-        with psycopg.connect(database) as connection:
-            latest = "SELECT max(batch) FROM stored WHERE query = %s"
-            found = connection.execute(latest, (query,)).fetchone()[0]
-        if found is not None and found > number:
-            raise RuntimeError(
-                f"the checkpoint was restored: the table has batch {found}, not {number}"
+    def insert(rows):
+        with psycopg.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE part (LIKE orders) ON COMMIT DROP")
+            with cursor.copy("COPY part FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+            cursor.execute(
+                "INSERT INTO orders SELECT * FROM part ORDER BY sequence ON CONFLICT DO NOTHING"
             )
 
-        def insert(rows):
-            rows = list(rows)
-            part = TaskContext.get().partitionId()
-            key = (query, number, part)
-            span = (rows[0].sequence, rows[-1].sequence) if rows else (0, 0)
-            with psycopg.connect(database) as connection, connection.cursor() as cursor:
-                cursor.execute(
-                    "INSERT INTO stored VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
-                    key + span,
-                )
-                if cursor.rowcount == 0:  # a repeated batch, and this partition is stored
-                    cursor.execute(
-                        "SELECT first, last FROM stored WHERE (query, batch, part) = (%s, %s, %s)",
-                        key,
-                    )
-                    if cursor.fetchone() != span:
-                        raise RuntimeError(f"the table has other rows of batch {number}")
-                    return
-                with cursor.copy("COPY orders FROM STDIN") as copy:
-                    for row in rows:
-                        copy.write_row(row[1:])
-
-        batch.select("sequence", "id", "country", "cents").foreachPartition(insert)
-
-    messages = read(spark, "ORDERS.received", maxRecordsPerPartition=1000)
-    value = messages.selectExpr(f"from_json(string(data), '{ORDER}') AS value", "sequence")
-    return run(value.select("sequence", "value.*").writeStream.foreachBatch(save), checkpoint)
+    messages = read(spark, "ORDERS.received", maxRecordsPerPartition=1000).selectExpr(
+        "sequence",
+        "unix_micros(timestamp) AS micros",
+        f"from_json(string(data), '{ORDER}') AS value",
+    )
+    rows = messages.select("sequence", "micros", "value.id", "value.country", "value.cents")
+    return run(
+        rows.writeStream.foreachBatch(lambda batch, _: batch.foreachPartition(insert)), checkpoint
+    )
 
 
 def replay(spark, checkpoint, since):
