@@ -176,28 +176,61 @@ def test_streams_that_are_no_longer_selected_are_dropped(js, two, planner):
     assert read(fewer, first, step(fewer, first)) == [(two[0], 6, 11)]
 
 
-def test_a_trigger_asks_each_stream_once(js, stream, planner):
-    """
-    A trigger needs one request for a stream that is read without filters, and one to compare it.
+#: The requests to the server by their letters in `test_a_trigger_asks_for_each_thing_once`.
+REQUESTS = {
+    "STREAM.INFO": "i",
+    "STREAM.MSG.GET": "g",
+    "DIRECT.GET": "d",
+    "STREAM.PURGE": "p",
+    "CONSUMER.INFO": "c",
+    "CONSUMER.CREATE": "n",
+    "CONSUMER.RESET": "r",
+}
 
-    A stream that has new messages may have been deleted and restored since the last trigger.
-    """
-    fill(js, f"{stream.name}.a", 5)
-    query = planner.query(stream.name, startingOffsets="earliest")
+
+@pytest.mark.server(">=2.14")
+@pytest.mark.parametrize(
+    ("fields", "options", "requests"),
+    [
+        # A stream that has new messages may have been deleted and restored since the last trigger.
+        ({}, {"startingOffsets": "earliest"}, ["ig", "", "i", "i"]),
+        ({}, {"startingOffsets": "earliest", "subjects": "T.a"}, ["iggdgd", "", "i", "i"]),
+        ({"retention": "workqueue"}, {}, ["icg", "c", "icp", "ic"]),
+        ({"retention": "interest"}, {"consumer": "c"}, ["icg", "c", "icncr", "ic"]),
+    ],
+    ids=["limits", "filtered", "queue", "interest"],
+)
+def test_a_trigger_asks_for_each_thing_once(js, planner, fields, options, requests):
+    """The requests of a trigger, of the plan of its batch, of its commit and of an idle trigger, each of which is needed."""
+    js.create_stream(name="T", subjects=["T.*"], allow_direct=True, **fields)
+    if "consumer" in options:
+        js.create_consumer("T", durable_name="c", ack_policy="all")
+    fill(js, "T.a", 5)
+    query = planner.query("T", minPollInterval="0s", **options)
     offset = step(query, query.initial())
+    query.commit(offset)
+    fill(js, "T.a", 5)
     with jetstream_sync.connect(planner._server.url) as nc:
         asked = nc.subscribe("$JS.API.>")
-        nc.flush()
-        fill(js, f"{stream.name}.a", 5)
+
+        def sent() -> str:
+            nc.flush()
+            names = []
+            while asked.pending_msgs:
+                names.append(asked.next_msg(1).subject.removeprefix("$JS.API.").partition(".T")[0])
+            return "".join(REQUESTS[name] for name in names)
+
+        sent()
         end = step(query, offset)
-        query.partitions(offset, end)
-        query.commit(offset)
-        nc.flush()
-        subjects = []
-        while asked.pending_msgs:
-            subjects.append(asked.next_msg(1).subject)
-    name = stream.name
-    assert subjects == [f"$JS.API.STREAM.INFO.{name}", f"$JS.API.STREAM.MSG.GET.{name}"]
+        found = [sent()]
+        for call in (
+            lambda: query.partitions(offset, end),
+            lambda: query.commit(end),
+            lambda: step(query, end),
+        ):
+            call()
+            found.append(sent())
+    assert found == requests
 
 
 def test_a_subscription_whose_limit_was_not_sent_is_made_again(js, stream, planner, monkeypatch):
@@ -574,7 +607,7 @@ def test_a_stream_restored_between_two_triggers_is_an_error(
         offset = step(query, offset)
     offset = idle.restore(offset, 30)
     # As on servers that keep the creation time.
-    query._known[idle.name].created_ns = int(offset["streams"][idle.name]["created"])
+    query._memory._known[idle.name].created_ns = int(offset["streams"][idle.name]["created"])
     fill(js, f"{busy.name}.a", 5)
     with pytest.raises(DataLossError, match="B was restored to an earlier state"):
         for _ in range(200):
@@ -712,7 +745,7 @@ def test_a_busy_stream_of_a_list_is_asked_alone(js, planner, filters):
         assert read(query, offset, end) == [("B7", 1, 2)]
     # A stream that was deleted is noticed after the interval, at the latest.
     js.delete_stream("B1")
-    query._ask_all_at = 0.0
+    query._states._ask_all_at = 0.0
     js.publish("B0.x", b"")
     with pytest.raises(DataLossError, match="B1 does not exist"):
         while step(query, offset):

@@ -56,9 +56,25 @@ class Admission:
         self._waiting_since: float | None = None
         # The number of batches so far: the streams are first in turn.
         self._turn = 0
+        #: With AvailableNow, the state of the streams when the query started, where it ends.
+        self.end_views: Mapping[str, StreamView] | None = None
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the query waits for messages; one that ends with the streams does not."""
+        return self.end_views is None
+
+    def end_seq(self, key: str, view: StreamView) -> int:
+        """Return the latest end of the next batch of a stream."""
+        if self.end_views is None:
+            return view.end_seq
+        last = self.end_views.get(key)
+        if last is None or last.created_ns != view.created_ns:
+            return 0
+        return min(view.end_seq, last.end_seq)
 
     def shares(
-        self, parts: Mapping[str, StreamPart], now: float, *, unlimited: bool, may_wait: bool
+        self, parts: Mapping[str, StreamPart], now: float, *, unlimited: bool
     ) -> dict[str, int]:
         """
         Return the number of messages of each stream in the next batch; all 0: there is none yet.
@@ -67,12 +83,11 @@ class Admission:
             parts: the unread messages.
             now: the time on the monotonic clock.
             unlimited: whether Spark asks for all messages.
-            may_wait: whether to wait for `min_offsets_per_trigger`.
 
         """
         available = {key: part.rows for key, part in parts.items()}
         total = sum(available.values())
-        if total and not unlimited and may_wait and self._is_too_soon(total, now):
+        if total and not unlimited and self.may_wait and self._is_too_soon(total, now):
             return dict.fromkeys(available, 0)
         self._waiting_since = None
         shares = available

@@ -32,6 +32,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from ... import errors
@@ -40,10 +41,10 @@ from ...api.enums import AckPolicy, DeliverPolicy
 from ...codec import dumps
 from ...headers import is_no_responders
 from ...jetstream.api_requests import read_response
-from ...jetstream.context import JetStream
 from ...jetstream.pull_consumer import PullConsumer
 from ..connections import api_requests, ask_all
 from ..option_values import LossMode, ReadMode
+from ..planning.access import SourceAccess
 from ..planning.offsets import Offset, StreamOffset
 from ..reading.range_reader import ReadPlan, read_chunks
 from ..reading.ranges import SequenceRange
@@ -81,16 +82,21 @@ class QueueInUseError(errors.Error):
 class CommitHandler:
     """Performs the commits of one query in one process."""
 
-    def __init__(self, js: JetStream, consumer: str | None) -> None:
-        self.js = js
-        self._consumer = consumer
+    def __init__(self, access: SourceAccess) -> None:
+        self._access = access
+        self._consumer = access.options.consumer
         #: The last release of each stream, see `_release_of`.
         self._committed: dict[str, tuple[int, int, tuple[str, ...]]] = {}
 
     # --- before the first batch -----------------------------------------------------------------
 
     def prepare(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
-        """Prepare a stream for reads and commits, as its retention policy requires."""
+        """Prepare a stream for reads and commits, as its retention policy requires, and return their filters."""
+        return self._access.retry_transient(
+            partial(self._prepare, view, filters), f"preparing stream {view.name}"
+        )
+
+    def _prepare(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
         if view.is_work_queue:
             self._ensure_guard(view, filters)
         elif view.is_interest:
@@ -101,15 +107,18 @@ class CommitHandler:
 
     def first_unprocessed(self, view: StreamView) -> int:
         """Return the first unprocessed sequence of a stream."""
-        if view.is_interest and self._consumer is not None:
-            info = self.js.get_consumer(view.name, self._consumer).cached_info
-            return max(view.first_seq, info.ack_floor.stream_seq + 1)
-        return view.first_seq
+        name = self._consumer
+        if not view.is_interest or name is None:
+            return view.first_seq
+        consumer = self._access.retry_transient(
+            lambda: self._access.js.get_consumer(view.name, name), "reading the consumer state"
+        )
+        return max(view.first_seq, consumer.cached_info.ack_floor.stream_seq + 1)
 
     def _info(self, view: StreamView, name: str) -> ConsumerInfo | None:
         """Return the info of a consumer, ``None`` if it does not exist."""
         with suppress(errors.ConsumerNotFoundError):
-            return self.js.get_consumer(view.name, name).cached_info
+            return self._access.js.get_consumer(view.name, name).cached_info
         return None
 
     def _create(
@@ -119,7 +128,7 @@ class CommitHandler:
         if filters:
             one = len(filters) == 1
             filtered = {"filter_subject": filters[0]} if one else {"filter_subjects": filters}
-        self.js.create_consumer(
+        self._access.js.create_consumer(
             view.name, durable_name=name, description=purpose, **filtered, **fields
         )
 
@@ -201,21 +210,33 @@ class CommitHandler:
         views: Mapping[str, StreamView],
         starts: Mapping[str, int] | None = None,
         *,
-        take_ownership: bool = True,
-    ) -> None:
+        is_new: bool = False,
+    ) -> dict[str, ConsumerInfo]:
         """
-        Check that no other query owns the consumers of an offset, and make the query the owner of them.
+        Check that no other query owns the consumers of an offset, make the query the owner, and return them by stream.
 
-        ``starts`` are the sequences that are read from next. ``take_ownership=False``: there is no checkpoint with the
-        name of the query yet, so it cannot own them.
+        ``starts`` are the sequences that are read from next. A new query has no checkpoint with its name yet, so it
+        cannot own them.
 
         Raises:
             QueueInUseError: another query owns one.
             CheckpointRewoundError: messages after such a sequence were released.
 
         """
-        if not offset.query and take_ownership:
-            return  # written by a version without query names
+        if not offset.query and not is_new:
+            return {}  # written by a version without query names
+        claim = partial(self._claim_all, offset, views, starts or {}, take_ownership=not is_new)
+        return self._access.retry_transient(claim, "checking the consumers")
+
+    def _claim_all(
+        self,
+        offset: Offset,
+        views: Mapping[str, StreamView],
+        starts: Mapping[str, int],
+        *,
+        take_ownership: bool,
+    ) -> dict[str, ConsumerInfo]:
+        claimed: dict[str, ConsumerInfo] = {}
         for key, position in offset.positions.items():
             view = views.get(key)
             if view is None or view.created_ns != position.created_ns:
@@ -223,51 +244,70 @@ class CommitHandler:
             if not view.is_work_queue and self._consumer is None:
                 continue
             info = self._claim(view, position.filters, offset.query, take_ownership=take_ownership)
-            if starts and key in starts and info is not None and _is_noted(view, position):
+            if key in starts and _is_noted(view, position):
                 _check_not_released(view, info, offset.query, starts[key])
+            claimed[key] = info
+        return claimed
 
     def _claim(
         self, view: StreamView, filters: tuple[str, ...], query: str, *, take_ownership: bool
-    ) -> ConsumerInfo | None:
-        """Return the consumer; ``None``: it was deleted."""
+    ) -> ConsumerInfo:
+        """Return the consumer, which is created again if it was deleted."""
         name = self._consumer or _guard_name(filters)
         info = self._info(view, name)
-        if info is None and view.is_work_queue:
-            log.warning(
-                "consumer %r of work queue %s was deleted; it is created again", name, view.name
-            )
-            self._create_guard(view, filters, name, query if take_ownership else "")
-        elif info is None:
-            self.prepare(view, filters)
-        else:
-            holder = (info.config.metadata or {}).get(_QUERY_METADATA)
-            if holder is None and take_ownership:
-                # The position is that of an earlier owner.
-                self._note(view, info, {_QUERY_METADATA: query, _NEXT_METADATA: "0"})
-            elif holder is not None and holder != query:
-                raise QueueInUseError(
-                    f"consumer {name!r} of stream {view.name} is owned by another query, or by one with another"
-                    f" checkpoint: see its metadata. {_OWNER_REMEDIES[view.is_work_queue]}"
+        if info is None:
+            if view.is_work_queue:
+                log.warning(
+                    "consumer %r of work queue %s was deleted; it is created again", name, view.name
                 )
+                self._create_guard(view, filters, name, query if take_ownership else "")
+            else:
+                self._prepare(view, filters)
+            return self._access.js.get_consumer(view.name, name).cached_info
+        holder = (info.config.metadata or {}).get(_QUERY_METADATA)
+        if holder is None and take_ownership:
+            # The position is that of an earlier owner.
+            return self._note(view, info, {_QUERY_METADATA: query, _NEXT_METADATA: "0"})
+        if holder is not None and holder != query:
+            raise QueueInUseError(
+                f"consumer {name!r} of stream {view.name} is owned by another query, or by one with another"
+                f" checkpoint: see its metadata. {_OWNER_REMEDIES[view.is_work_queue]}"
+            )
         return info
 
-    def _note(self, view: StreamView, info: ConsumerInfo, notes: Mapping[str, str]) -> None:
-        """Set metadata of a consumer."""
+    def _note(self, view: StreamView, info: ConsumerInfo, notes: Mapping[str, str]) -> ConsumerInfo:
+        """Set metadata of a consumer, and return its info."""
         metadata = {
             key: item
             for key, item in (info.config.metadata or {}).items()
             if not key.startswith(_SERVER_METADATA_PREFIX)
         }
-        self.js.update_consumer(view.name, replace(info.config, metadata={**metadata, **notes}))
+        config = replace(info.config, metadata={**metadata, **notes})
+        return self._access.js.update_consumer(view.name, config).cached_info
 
     # --- commits --------------------------------------------------------------------------------
 
-    def commit(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
+    def commit(
+        self,
+        offset: Offset,
+        views: Mapping[str, StreamView],
+        consumers: Mapping[str, ConsumerInfo],
+    ) -> None:
         """
-        Release all messages before an offset that Spark has committed; call `claim()` first.
+        Release all messages before an offset that Spark has committed; ``consumers`` are those that `claim` returned.
 
         Streams that were deleted or re-created, or that have lost their end, are skipped.
         """
+        commit = partial(self._commit, offset, views, consumers)
+        # A server before 2.14 may have to deliver many messages again.
+        self._access.retry_transient(commit, "committing", limits_calls=False)
+
+    def _commit(
+        self,
+        offset: Offset,
+        views: Mapping[str, StreamView],
+        consumers: Mapping[str, ConsumerInfo],
+    ) -> None:
         for key, position in offset.positions.items():
             view = views.get(key)
             if view is None or view.created_ns != position.created_ns:
@@ -275,31 +315,23 @@ class CommitHandler:
             # Without its end, a purge would skip sequences of new messages.
             if position.next_seq > view.end_seq or self.is_committed(key, position):
                 continue
-            if offset.query and _is_noted(view, position):
-                self._note_release(view, position)
-            self._release(view, position)
+            info = consumers.get(key)
+            next_seq = position.next_seq
+            if info is not None and _is_noted(view, position) and _released(info) < next_seq:
+                self._note(view, info, {_NEXT_METADATA: str(next_seq)})
+            if not view.is_work_queue and self._consumer is not None:
+                self._move(view, next_seq, self._consumer, info)
+            elif view.is_work_queue and next_seq > view.first_seq:
+                is_alone = view.consumers <= 1 or not position.filters
+                (self._purge if is_alone else self._delete)(view, position)
             self._committed[key] = _release_of(position)
 
     def is_committed(self, key: str, position: StreamOffset) -> bool:
         """Return whether this process has released the messages before a position."""
         return self._committed.get(key) == _release_of(position)
 
-    def _note_release(self, view: StreamView, position: StreamOffset) -> None:
-        """Store in the consumer up to where messages are released next."""
-        info = self._info(view, self._consumer or _guard_name(position.filters))
-        if info is not None and _released(info) < position.next_seq:
-            self._note(view, info, {_NEXT_METADATA: str(position.next_seq)})
-
-    def _release(self, view: StreamView, position: StreamOffset) -> None:
-        if view.is_work_queue:
-            if position.next_seq > view.first_seq:
-                is_alone = view.consumers <= 1 or not position.filters
-                (self._purge if is_alone else self._delete)(view, position)
-        elif self._consumer is not None:
-            self._move(view, position.next_seq, self._consumer)
-
     def _purge(self, view: StreamView, position: StreamOffset) -> None:
-        api = api_requests(self.js)
+        api = api_requests(self._access.js)
         body: dict[str, Any] = {"seq": position.next_seq}
         for subject in position.filters or (None,):
             filtered = body if subject is None else {**body, "filter": subject}
@@ -307,14 +339,14 @@ class CommitHandler:
 
     def _delete(self, view: StreamView, position: StreamOffset) -> None:
         """Delete the messages of a batch by sequence, which changes nothing for other consumers."""
-        api = api_requests(self.js)
+        api = api_requests(self._access.js)
         route = api.routes.to("STREAM.MSG.DELETE", view.name)
         end = position.next_seq
         left = SequenceRange(
             view.name, min(view.first_seq, end), end, position.filters, view.created_ns
         )
         plan = ReadPlan(mode=ReadMode.DIRECT, fail_on_data_loss=LossMode.FALSE)
-        for chunk in read_chunks(self.js, left, frozenset({"sequence"}), plan):
+        for chunk in read_chunks(self._access.js, left, frozenset({"sequence"}), plan):
             requests = [(route, dumps({"seq": seq, "no_erase": True})) for seq in chunk.sequences]
             for reply, *_ in ask_all(api, requests):
                 if is_no_responders(*reply[2:]):
@@ -322,15 +354,16 @@ class CommitHandler:
                 with suppress(errors.NotFoundError):
                     read_response(route, reply)
 
-    def _move(self, view: StreamView, seq: int, name: str) -> None:
-        consumer = self.js.get_consumer(view.name, name)
-        if consumer.cached_info.ack_floor.stream_seq + 1 >= seq:
+    def _move(self, view: StreamView, seq: int, name: str, info: ConsumerInfo | None) -> None:
+        js = self._access.js
+        info = info or js.get_consumer(view.name, name).cached_info
+        if info.ack_floor.stream_seq + 1 >= seq:
             return
         try:
-            self.js.reset_consumer(view.name, name, seq)
+            js.reset_consumer(view.name, name, seq)
         except errors.ServerTooOldError:
             if view.is_interest:
-                _acknowledge(consumer, seq)
+                _acknowledge(js.get_consumer(view.name, name), seq)
 
 
 #: What to do about the consumer of another query, by whether it guards a work queue.

@@ -1,21 +1,29 @@
 """
 Plan the batches of a streaming query, and commit them.
 
-This runs on the driver, in one process and thread for the whole query, and is called at every trigger.
-Everything that must survive is in the offsets. The state kept here only saves requests.
+This runs on the driver, in one process and thread for the whole query. Everything that must survive is in the
+offsets. The state kept here only saves requests. At each trigger
+
+1. `StreamStates` asks for the state of the streams;
+2. `StreamMemory` compares it with the start, the offset that Spark has committed last;
+3. `CommitHandler` releases the messages before the start in the streams that are still the same;
+4. each stream has a `StreamPart` from where it continues, after what was lost, to its end;
+5. `Admission` and `next_batches` decide how much of these parts the next batch has.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from time import monotonic, sleep
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
 from ... import errors
+from ...api.consumer import ConsumerInfo
 from ...client.subscription import Subscription
 from ...codec import dumps
 from ...durations import time_to_ns
@@ -23,7 +31,14 @@ from ...jetstream.connection import Connection
 from ..options import EARLIEST, LATEST, ReadOptions
 from ..planning.access import SourceAccess
 from ..planning.batches import partition_ranges
-from ..planning.data_loss import Change, DataLossPolicy, ResumePoint, find_resume_point
+from ..planning.data_loss import (
+    OTHER_MESSAGES,
+    Change,
+    DataLossPolicy,
+    ResumePoint,
+    StreamMemory,
+    find_resume_point,
+)
 from ..planning.micro_batches import (
     Admission,
     StreamPart,
@@ -44,8 +59,6 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 #: How often the state is read, at this interval in seconds, before a lost stream end is believed.
 _STATE_CHECKS: Final = 4
 _STATE_CHECK_DELAY_S: Final = 1.0
-#: The changes after which a stream has other messages, or none, with the sequences of a batch.
-_OTHER_MESSAGES: Final = {Change.MISSING, Change.RECREATED, Change.RESTORED, Change.SHORTENED}
 #: Seconds after which an unchanged progress is stored again.
 _STORE_INTERVAL_S: Final = 10.0
 #: Maximum number of subjects; a query for more only asks the server from time to time.
@@ -115,7 +128,7 @@ class Arrivals:
             pass
 
 
-class _ProgressReport:
+class ProgressReport:
     """The progress that a query reports to Spark, and in the bucket of the options."""
 
     def __init__(self, access: SourceAccess) -> None:
@@ -166,70 +179,102 @@ class _ProgressReport:
             log.warning("the progress cannot be stored in bucket %s: %s", bucket, error)
 
 
-class _Idle(NamedTuple):
-    """A start for which there was nothing new."""
+class StreamStates:
+    """The last known states of the streams of a query, and when the server is asked for them; for one thread."""
 
-    start: Offset
-    until: float
-    """Until when that is believed, on the monotonic clock."""
+    def __init__(self, access: SourceAccess, memory: StreamMemory) -> None:
+        self._access = access
+        self._memory = memory
+        self._arrivals = Arrivals()
+        #: The state of each stream.
+        self.views: Mapping[str, StreamView] = {}
+        # When all streams are asked again, on the monotonic clock.
+        self._ask_all_at = 0.0
+        # A start for which there was nothing new, and until when that is believed.
+        self._idle: tuple[Offset, float] | None = None
 
+    def is_idle(self, start: Offset) -> bool:
+        """Return whether there was nothing new a moment ago, and no message has arrived since then."""
+        known = self._idle
+        idle = known is not None and known[0] == start and monotonic() < known[1]
+        return idle and not self._arrivals.seen()
 
-@dataclass(slots=True)
-class _KnownStream:
-    """
-    What this process knows about a stream, until it becomes shorter or is missing; it saves requests.
+    def wait(self, start: Offset) -> None:
+        """Begin a pause: there is nothing new after a start."""
+        self._idle = start, monotonic() + self._access.options.min_poll_interval
 
-    A stream may be deleted and restored between two requests for its state, also with its creation time. So what is
-    known is compared with the stream again whenever its end has changed.
-    """
+    def refresh(self, some: Collection[str] | None = None) -> Mapping[str, StreamView]:
+        """Ask for the state of all streams, or of some, and keep that of the others."""
+        if some is None:
+            self._ask_all_at = monotonic() + self._access.options.min_poll_interval
+        views = self._access.snapshot(some) if some is None or some else {}
+        if some is not None:
+            kept = {key: view for key, view in self.views.items() if view.name not in some}
+            views = dict(sorted((kept | views).items()))
+        self._memory.update(self.views, views, self._access.link)
+        self.views = views
+        return views
 
-    created_ns: int
-    filters: tuple[str, ...] | None = None
-    """The filters of its reads and commits; ``None``: it is not prepared for them."""
-    searched_seq: int = 0
-    """With filters, the sequence up to which nothing matches."""
-    searched_end: tuple[int, int] | None = None
-    """The end of the stream at that search."""
-    verified_end: tuple[int, int] | None = None
-    """The end of the stream when this process planned a batch of it, or found that the last message that was read is
-    still the same one."""
+    def refresh_changed(self, is_done: Callable[[str, StreamView], bool]) -> None:
+        """
+        Ask for the state of the streams, and notice messages from now on.
+
+        Of the streams of a list, those that are done are not asked before ``minPollInterval`` is over, unless a message
+        has arrived.
+        """
+        # Subscribed before the streams are asked, so that every later message is noticed.
+        views = self.views or self.refresh()
+        some = self._changed(is_done)
+        self._access.retry_transient(
+            lambda: self._arrivals.watch(
+                self._access.connection, views.values(), self._access.options
+            ),
+            "subscribing to the subjects",
+        )
+        self.refresh(some)
+
+    def _changed(self, is_done: Callable[[str, StreamView], bool]) -> set[str] | None:
+        """Return which streams must be asked now; ``None``: all."""
+        names = self._access.options.stream
+        if len(names) < 2 or not self._arrivals.is_active:
+            return None
+        seen = self._arrivals.seen()
+        is_due = monotonic() >= self._ask_all_at or self._access.link != self._memory.link
+        if not seen or is_due:
+            return None
+        return {*names} - {
+            view.name
+            for key, view in self.views.items()
+            if is_done(key, view) and not any(map(view.may_store, seen))
+        }
 
 
 class QueryPlanner:
     """Plans and commits the batches of one query; for one thread."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self.options: ReadOptions = options
         self._access = SourceAccess(options)
+        self._memory = StreamMemory(self._access.stored_at)
+        self._states = StreamStates(self._access, self._memory)
+        self._handler = CommitHandler(self._access)
         self._loss_policy = DataLossPolicy(options.fail_on_data_loss)
-        self._cached_handler: CommitHandler | None = None
+        self._admission = Admission(options)
+        self._report = ProgressReport(self._access)
         self._initial: Offset | None = None
         #: The name of a new query; a restarted one has the name in its checkpoint.
         self._name = uuid4().hex
-        self._known: dict[str, _KnownStream] = {}
-        #: The link on which that was found out.
-        self._link: tuple[Connection, int] | None = None
-        #: Offsets whose streams are read from their start again; they release nothing there.
-        self._restarted: dict[str, StreamOffset] = {}
-        self._arrivals = Arrivals()
-        self._idle: _Idle | None = None
-        #: The last known state of the streams.
-        self._views: dict[str, StreamView] = {}
-        #: When the state of all streams is read again, on the monotonic clock.
-        self._ask_all_at = 0.0
-        #: With AvailableNow, the state of the streams when the query started.
-        self._end_views: Mapping[str, StreamView] | None = None
-        self._admission = Admission(options)
-        #: The end of the last batch that this process has planned; a batch from the checkpoint is a repeated one.
-        self._planned_end: Offset | None = None
-        self._report = _ProgressReport(self._access)
+
+    @property
+    def options(self) -> ReadOptions:
+        """The options of the query."""
+        return self._access.options
 
     # --- called by Spark ------------------------------------------------------------------------
 
     def initial(self) -> Offset:
         """Return the start offset of a new query; repeated calls return the same one."""
         if self._initial is None:
-            views = self._refresh_views()
+            views = self._states.refresh()
             self._access.selection.check_all_exist(views)
             self._access.check_filters(views)
             starts = {key: self._first_offset(key, view) for key, view in views.items()}
@@ -238,7 +283,7 @@ class QueryPlanner:
 
     def prepare_available_now(self) -> None:
         """Fix the current end of the streams as the end of the query; raises like `initial()`."""
-        self._end_views = self._refresh_views()
+        self._admission.end_views = self._states.refresh()
 
     def latest(self, start: Offset, *, unlimited: bool) -> Offset:
         """
@@ -246,190 +291,143 @@ class QueryPlanner:
 
         If there is nothing new, it is the start itself.
         """
-        if self._is_idle(start):
+        if self._states.is_idle(start):
             return start
-        # Subscribed before the streams are asked, so that every later message is noticed.
-        views = self._views or self._refresh_views()
-        some = self._streams_to_ask(start)
-        self._access.retry_transient(
-            lambda: self._arrivals.watch(self._access.connection, views.values(), self.options),
-            "subscribing to the subjects",
-        )
-        self._refresh_views(some)
+        self._states.refresh_changed(partial(self._is_done, start))
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
         starts = {key: position.next_seq for key, position in start.positions.items()}
-        self._claim(start, starts, is_new=start == self._initial)
-        positions = self._resume(start)
-        self._commit(start)
-        parts = {key: self._part(key, self._views[key], item) for key, item in positions.items()}
-        # A query that ends with the streams does not wait for more messages.
-        may_wait, now = self._end_views is None, monotonic()
-        shares = self._admission.shares(parts, now, unlimited=unlimited, may_wait=may_wait)
+        claimed = self._handler.claim(
+            start, self._states.views, starts, is_new=start == self._initial
+        )
+        now = self._compare(self._selected(start))
+        positions = self._resume(start, now)
+        self._commit(start, now, claimed)
+        parts = {key: self._part(key, position) for key, position in positions.items()}
+        shares = self._admission.shares(parts, monotonic(), unlimited=unlimited)
         name = start.query or self._name
-        end, batches = start, positions
+        end = start
         if next_turn(start, parts, shares) is not Turn.WAIT:
-            batches = next_batches(start, parts, shares, self.options)
+            positions = next_batches(start, parts, shares, self.options)
             for key, part in parts.items():
-                self._known_stream(key, part.view).verified_end = part.view.end
-            end = self._planned_end = Offset(batches, name)
-        elif may_wait:
-            self._idle = _Idle(start, monotonic() + self.options.min_poll_interval)
-        self._report.take(parts, shares, batches)
+                self._memory.of(key, part.view).verified_end = part.view.end
+            end = self._memory.planned_end = Offset(positions, name)
+        elif self._admission.may_wait:
+            self._states.wait(start)
+        self._report.take(parts, shares, positions)
         self._report.store(name)
         return end
 
-    def _is_idle(self, start: Offset) -> bool:
-        """Return whether there was nothing new a moment ago, and no message has arrived since then."""
-        known = self._idle
-        idle = known is not None and known.start == start and monotonic() < known.until
-        return idle and not self._arrivals.seen()
-
     def partitions(self, start: Offset, end: Offset) -> list[SequenceRange]:
         """Return the ranges that the tasks of a batch read; the same end gives the same ranges."""
-        if not self._views:
-            self._refresh_views()
+        views = self._states.views or self._states.refresh()
         # The end is in the checkpoint by now, with the name of the query.
         batches = {key: item for key, item in end.positions.items() if item.partition_bounds()}
-        self._claim(end, {key: item.start_seq for key, item in batches.items()})
+        self._handler.claim(end, views, {key: item.start_seq for key, item in batches.items()})
         if start == end:
             return []
         planned: list[SequenceRange] = []
-        for key, point in self._resume_points(batches).items():
-            if point.change in _OTHER_MESSAGES:
+        for key, point in self._compare(batches).items():
+            if point.change in OTHER_MESSAGES:
                 # A repeated batch must not have other rows than the first time.
                 self._loss_policy.next_seq(point)
                 continue
             position = batches[key]
-            if end != self._planned_end:
+            if end != self._memory.planned_end:
                 # A sink may have stored rows of this batch before the query was started again.
                 position = replace(position, from_earliest=False)
-            planned += partition_ranges(position, self._views[key].name)
+            planned += partition_ranges(position, self._states.views[key].name)
         return planned
 
     def commit(self, end: Offset) -> None:
         """Release the messages before an offset that Spark has committed."""
-        handler = self._commit_handler
-        if not all(handler.is_committed(key, item) for key, item in end.positions.items()):
+        if not all(self._handler.is_committed(*item) for item in end.positions.items()):
             # The batch may have taken long, and the messages of a stream that was created again are unread.
-            self._refresh_views()
-        self._claim(end)
-        self._commit(end)
+            self._states.refresh()
+        views = self._states.views
+        claimed = self._handler.claim(end, views)
+        self._commit(end, self._memory.compare(end.positions, views), claimed)
 
     @property
     def progress(self) -> SourceReport | None:
-        """The state of each stream and the backlog, see `_ProgressReport`."""
+        """The state of each stream and the backlog, see `ProgressReport`."""
         return self._report.progress
 
     def close(self) -> None:
         """Close the connection of this process."""
         self._access.close()
 
-    @property
-    def _commit_handler(self) -> CommitHandler:
-        js = self._access.js
-        if self._cached_handler is None or self._cached_handler.js is not js:
-            self._cached_handler = CommitHandler(js, self.options.consumer)
-        return self._cached_handler
+    # --- comparison and commit ------------------------------------------------------------------
 
-    # --- stream state ---------------------------------------------------------------------------
-
-    def _streams_to_ask(self, start: Offset) -> set[str] | None:
-        """
-        Return which streams of a list must be asked before ``minPollInterval`` is over; ``None``: all.
-
-        The others have no unread messages, and nothing is released there.
-        """
-        if len(self.options.stream) < 2 or not self._arrivals.is_active:
-            return None
-        seen = self._arrivals.seen()
-        if not seen or monotonic() >= self._ask_all_at or self._access.link != self._link:
-            return None
-        quiet = {
-            view.name
-            for key, view in self._views.items()
-            if self._is_done(start, key) and not any(map(view.may_store, seen))
-        }
-        return {*self.options.stream} - quiet
-
-    def _is_done(self, start: Offset, key: str) -> bool:
+    def _is_done(self, start: Offset, key: str, view: StreamView) -> bool:
         """Return whether the messages up to the last known end of a stream were read and released."""
-        position, view = start.positions.get(key), self._views[key]
-        if position is None or not self._commit_handler.is_committed(key, position):
+        position = start.positions.get(key)
+        if position is None or not self._handler.is_committed(key, position):
             return False
-        known = self._known_stream(key, view)
-        return max(position.next_seq, known.searched_seq) >= view.end_seq
+        return max(position.next_seq, self._memory.of(key, view).searched_seq) >= view.end_seq
 
-    def _refresh_views(self, some: set[str] | None = None) -> dict[str, StreamView]:
-        """Ask for the state of all streams, or of some, and keep that of the others."""
-        if some is None:
-            self._ask_all_at = monotonic() + self.options.min_poll_interval
-        views = self._access.snapshot(some) if some is None or some else {}
-        if some is not None:
-            kept = {key: view for key, view in self._views.items() if view.name not in some}
-            views = dict(sorted((kept | views).items()))
-        if self._access.link != self._link:
-            # The streams of a restarted server may be older copies, also if they are as long as before.
-            self._link = self._access.link
-            for known in self._known.values():
-                known.filters = None
-        for key, old in self._views.items():
-            view = views.get(key)
-            if view is None or view.end_seq < old.end_seq:
-                # A restored stream gives the same sequences to other messages. Its consumers are those of the backup.
-                self._known.pop(key, None)
-        self._views = views
-        return views
-
-    def _known_stream(self, key: str, view: StreamView) -> _KnownStream:
-        known = self._known.get(key)
-        if known is None or known.created_ns != view.created_ns:
-            known = self._known[key] = _KnownStream(view.created_ns)
-        return known
-
-    def _claim(
-        self, offset: Offset, starts: Mapping[str, int] | None = None, *, is_new: bool = False
-    ) -> None:
-        """Check the owner of the consumers of an offset and what it released, and claim them unless new."""
-        self._access.retry_transient(
-            lambda: self._commit_handler.claim(
-                offset, self._views, starts, take_ownership=not is_new
-            ),
-            "checking the consumers",
-        )
-
-    def _commit(self, offset: Offset) -> None:
-        for key in offset.positions.keys() & self._views.keys():
-            self._prepare(key, self._views[key], offset.positions[key])
-        # In a stream that was restored, unread messages have these sequences.
-        views, restarted = self._views, self._restarted.items()
-        positions = {
+    def _selected(self, offset: Offset) -> dict[str, StreamOffset]:
+        """Return the positions in the streams that the options select."""
+        selection, positions = self._access.selection, offset.positions
+        selected = {
             key: position
-            for key, position in offset.positions.items() - restarted
-            if self._resume_point(key, position).change not in _OTHER_MESSAGES
+            for key, position in positions.items()
+            if selection.selects(key.rpartition("/")[2])
         }
-        kept = Offset(positions, offset.query)
-        self._access.retry_transient(
-            lambda: self._commit_handler.commit(kept, views),
-            "committing",
-            limits_calls=False,  # a server before 2.14 may have to deliver many messages again
-        )
+        if positions and not selected:
+            raise errors.InvalidOptionError(
+                selection.option,
+                selection.text,
+                f"selects no stream of the checkpoint ({', '.join(sorted(positions))}):"
+                " start a new checkpoint",
+            )
+        return selected
+
+    def _compare(self, positions: Mapping[str, StreamOffset]) -> dict[str, ResumePoint]:
+        """Compare positions with the streams, whose state is read again while one seems too short."""
+        for attempt in range(1, _STATE_CHECKS + 1):
+            found = self._memory.compare(positions, self._states.views)
+            is_short = any(item.change is Change.SHORTENED for item in found.values())
+            if not is_short or attempt == _STATE_CHECKS:
+                break
+            log.warning("a stream ends before the offset; reading its state again (%d)", attempt)
+            sleep(_STATE_CHECK_DELAY_S)
+            self._states.refresh()
+        return found
+
+    def _commit(
+        self,
+        offset: Offset,
+        now: Mapping[str, ResumePoint],
+        consumers: Mapping[str, ConsumerInfo],
+    ) -> None:
+        """Release the messages before an offset, where the streams still have them."""
+        views, positions = self._states.views, offset.positions
+        for key in positions.keys() & views.keys():
+            self._prepare(key, views[key], positions[key])
+        # In a stream that was restored, unread messages have these sequences.
+        same = {key for key, point in now.items() if point.change not in OTHER_MESSAGES}
+        kept = {
+            key: positions[key]
+            for key in same
+            if not self._memory.is_restarted(key, positions[key])
+        }
+        self._handler.commit(Offset(kept, offset.query), views, consumers)
 
     def _prepare(
         self, key: str, view: StreamView, position: StreamOffset | None = None
     ) -> tuple[str, ...]:
         """Prepare a stream once for reads and commits, and return its filters."""
-        known = self._known_stream(key, view)
+        known = self._memory.of(key, view)
         if known.filters is None:
             subjects = self.options.subjects
             if view.is_work_queue:
                 _check_filters(view, subjects, position)
-            filters = self._access.retry_transient(
-                lambda: self._commit_handler.prepare(view, subjects),
-                f"preparing stream {view.name}",
-            )
+            filters = self._handler.prepare(view, subjects)
             _check_filters(view, filters, position)
             known.filters = filters
         return known.filters
+
+    # --- where to start and to continue ---------------------------------------------------------
 
     def _first_offset(self, key: str, view: StreamView) -> StreamOffset:
         """Return the offset where a new query starts in a stream."""
@@ -466,10 +464,7 @@ class QueryPlanner:
 
     def _head_offset(self, view: StreamView, filters: tuple[str, ...]) -> StreamOffset:
         """Return the offset of the first unprocessed message of a stream."""
-        first_unprocessed = self._access.retry_transient(
-            lambda: self._commit_handler.first_unprocessed(view), "reading the consumer state"
-        )
-        position = empty_batch(view, first_unprocessed, filters)
+        position = empty_batch(view, self._handler.first_unprocessed(view), filters)
         return replace(position, from_earliest=not view.removes_when_consumed)
 
     def _check_start(self, view: StreamView) -> None:
@@ -488,113 +483,29 @@ class QueryPlanner:
             " unprocessed messages must be read: leave the option out",
         )
 
-    # --- where to continue ----------------------------------------------------------------------
-
-    def _resume(self, offset: Offset) -> dict[str, StreamOffset]:
+    def _resume(self, start: Offset, now: Mapping[str, ResumePoint]) -> dict[str, StreamOffset]:
         """Return the start of the next batch in each stream that exists."""
-        selection = self._access.selection
-        selected = {
-            key: position
-            for key, position in offset.positions.items()
-            if selection.selects(key.rpartition("/")[2])
-        }
-        if offset.positions and not selected:
-            raise errors.InvalidOptionError(
-                selection.option,
-                selection.text,
-                f"selects no stream of the checkpoint ({', '.join(sorted(offset.positions))}):"
-                " start a new checkpoint",
-            )
-        found = self._resume_points(selected)
         positions: dict[str, StreamOffset] = {}
-        for key, point in found.items():
-            next_seq = self._loss_policy.next_seq(point)
-            view = self._views.get(key)
-            if next_seq < offset.positions[key].next_seq:
-                self._restarted[key] = offset.positions[key]
+        views = self._states.views
+        for key, point in now.items():
+            last, next_seq = start.positions[key], self._loss_policy.next_seq(point)
+            if next_seq < last.next_seq:
+                self._memory.restarted[key] = last
+            view = views.get(key)
             if view is not None:
-                filters = self._prepare(key, view, offset.positions[key])
-                since_ns = offset.positions[key].since_ns
-                empty = empty_batch(view, next_seq, filters)
-                empty = replace(empty, from_earliest=offset.positions[key].is_unread)
-                positions[key] = self._skip_older(view, empty, since_ns)
-        for key, view in self._views.items():
+                empty = empty_batch(view, next_seq, self._prepare(key, view, last))
+                empty = replace(empty, from_earliest=last.is_unread)
+                positions[key] = self._skip_older(view, empty, last.since_ns)
+        for key, view in views.items():
             if key not in positions:
                 head = self._head_offset(view, self._prepare(key, view))
                 positions[key] = self._skip_older(view, head, self._since_ns(view))
         return positions
 
-    def _resume_points(self, positions: Mapping[str, StreamOffset]) -> dict[str, ResumePoint]:
-        """Compare positions with the streams, whose state is read again while one seems too short."""
-        for attempt in range(1, _STATE_CHECKS + 1):
-            found = {key: self._resume_point(key, item) for key, item in positions.items()}
-            is_short = any(item.change is Change.SHORTENED for item in found.values())
-            if not is_short or attempt == _STATE_CHECKS:
-                break
-            log.warning("a stream ends before the offset; reading its state again (%d)", attempt)
-            sleep(_STATE_CHECK_DELAY_S)
-            self._refresh_views()
-        return found
-
-    def _resume_point(self, key: str, position: StreamOffset) -> ResumePoint:
-        view = self._views.get(key)
-        found = find_resume_point(self._after_search(key, position, view), view, key)
-        if view is None or found.change is not Change.NONE or position.last_ns is None:
-            return found
-        known = self._known_stream(key, view)
-        if known.verified_end == view.end:
-            return found
-        # Servers before 2.15 keep the creation time of a stream that they restore.
-        stored = self._access.stored_at(view.name, position.next_seq - 1)
-        if stored is None or stored[0] >= position.next_seq or stored[1] == position.last_ns:
-            known.verified_end = view.end
-            return found
-        problem = f"stream {key} was restored to an earlier state: it has another message"
-        return replace(
-            found,
-            next_seq=view.first_seq,
-            change=Change.RESTORED,
-            problem=f"{problem} with sequence {stored[0]}, up to which it was read",
-        )
-
-    def _after_search(
-        self, key: str, position: StreamOffset, view: StreamView | None
-    ) -> StreamOffset:
-        """
-        Return a position without the messages after it that do not match its filters.
-
-        A query that has read nothing and begins with the first message begins with the present first message.
-        """
-        if view is None or view.created_ns != position.created_ns:
-            return position
-        seq = self._searched_seq(key, view, position.next_seq)
-        if position.is_unread:
-            seq = max(seq, view.first_seq)
-        if seq <= position.next_seq:
-            return position
-        return replace(position, start_seq=seq, next_seq=seq, cuts=())
-
-    def _searched_seq(self, key: str, view: StreamView, next_seq: int) -> int:
-        """Return the sequence up to which nothing matches, if it is after a position and known of this copy."""
-        known, last = self._known_stream(key, view), None
-        if known.searched_seq > next_seq:
-            last = known.searched_end
-        if last is not None and last != view.end:
-            # Without it, messages that did not match and have left the stream would look like lost ones.
-            stored = self._access.stored_at(view.name, last[0])
-            if stored is not None and stored[0] == last[0] and stored != last:
-                known.searched_seq = 0
-            known.searched_end = view.end
-        return known.searched_seq
-
-    # --- how much to read -----------------------------------------------------------------------
-
-    def _part(self, key: str, view: StreamView, start: StreamOffset) -> StreamPart:
-        end_seq = view.end_seq
-        if self._end_views is not None:
-            last = self._end_views.get(key)
-            same = last is not None and last.created_ns == view.created_ns
-            end_seq = min(end_seq, last.end_seq) if last is not None and same else 0
+    def _part(self, key: str, start: StreamOffset) -> StreamPart:
+        """Return the messages that the next batch may have of a stream."""
+        view = self._states.views[key]
+        end_seq = self._admission.end_seq(key, view)
         counts = self._access.counts(view, start.filters)
         if start.filters and start.next_seq < end_seq:
             # The position moves on while nothing matches: what leaves the stream then is no data loss.
@@ -603,7 +514,7 @@ class QueryPlanner:
             is_first = start.from_earliest and first is not None
             start = empty_batch(view, seq, start.filters, start.since_ns)
             start = replace(start, from_earliest=is_first)
-            known = self._known_stream(key, view)
+            known = self._memory.of(key, view)
             known.searched_seq, known.searched_end = seq, view.end
         rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0
         return StreamPart(view, start, end_seq, counts, rows)

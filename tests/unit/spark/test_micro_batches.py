@@ -43,15 +43,15 @@ def test_a_limit_is_shared_in_turn():
     """Each stream gets its share, and the rest goes to the next stream in each batch."""
     parts = {name: part(1, view(1, 100)) for name in "AB"}
     admission = Admission(options(maxOffsetsPerTrigger="5"))
-    found = [admission.shares(parts, 0.0, unlimited=False, may_wait=True) for _ in range(2)]
+    found = [admission.shares(parts, 0.0, unlimited=False) for _ in range(2)]
     assert found == [{"A": 3, "B": 2}, {"A": 2, "B": 3}]
-    assert admission.shares(parts, 0.0, unlimited=True, may_wait=True) == {"A": 100, "B": 100}
+    assert admission.shares(parts, 0.0, unlimited=True) == {"A": 100, "B": 100}
 
 
 def test_a_limit_in_bytes_admits_one_message_at_least():
     """A message above the limit is a batch of its own."""
     admission = Admission(options(maxBytesPerTrigger="1"))
-    assert admission.shares({"A": part(1, view(1, 10))}, 0.0, unlimited=False, may_wait=True) == {
+    assert admission.shares({"A": part(1, view(1, 10))}, 0.0, unlimited=False) == {
         "A": 1
     }
 
@@ -61,12 +61,14 @@ def test_few_messages_wait_for_more_or_for_the_delay():
     few, enough = {"A": part(1, view(1, 3))}, {"A": part(1, view(1, 10))}
     admission = Admission(options(minOffsetsPerTrigger="10", maxTriggerDelay="5s"))
 
-    def shares(parts: dict[str, StreamPart], now: float, *, may_wait: bool = True) -> int:
-        return admission.shares(parts, now, unlimited=False, may_wait=may_wait)["A"]
+    def shares(parts: dict[str, StreamPart], now: float) -> int:
+        return admission.shares(parts, now, unlimited=False)["A"]
 
     assert [shares(few, now) for now in (1.0, 5.9, 6.0)] == [0, 0, 3]
     assert [shares(few, 7.0), shares(enough, 8.0), shares(few, 12.5)] == [0, 10, 0]
-    assert shares(few, 12.6, may_wait=False) == 3
+    admission.end_views = {}  # such a query ends with the streams
+    assert shares(few, 12.6) == 3
+    admission.end_views = None
     assert [shares(few, 20.0), shares({"A": part(1, view(1, 0))}, 24.0), shares(few, 25.5)] == [
         0,
         0,
