@@ -193,8 +193,8 @@ REQUESTS = {
     ("fields", "options", "requests"),
     [
         # A stream that has new messages may have been deleted and restored since the last trigger.
-        ({}, {"startingOffsets": "earliest"}, ["ig", "", "i", "i"]),
-        ({}, {"startingOffsets": "earliest", "subjects": "T.a"}, ["iggdgd", "", "i", "i"]),
+        ({}, {"startingOffsets": "earliest"}, ["ig", "", "", "i"]),
+        ({}, {"startingOffsets": "earliest", "subjects": "T.a"}, ["iggdgd", "", "", "i"]),
         ({"retention": "workqueue"}, {}, ["icg", "c", "icp", "ic"]),
         ({"retention": "interest"}, {"consumer": "c"}, ["icg", "c", "icncr", "ic"]),
     ],

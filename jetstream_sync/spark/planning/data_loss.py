@@ -180,10 +180,6 @@ class StreamMemory:
             known = self._known[key] = KnownStream(view.created_ns)
         return known
 
-    def is_restarted(self, key: str, position: StreamOffset) -> bool:
-        """Return whether a stream is read from its start again, so that nothing before a position is released."""
-        return self.restarted.get(key) == position
-
     def update(
         self,
         before: Mapping[str, StreamView],

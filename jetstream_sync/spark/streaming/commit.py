@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ... import errors
 from ...api.consumer import ConsumerInfo
@@ -77,6 +77,15 @@ _SERVER_METADATA_PREFIX: Final = "_nats."
 
 class QueueInUseError(errors.Error):
     """Another query uses the consumer: each message of a work queue, and each position, has a single reader."""
+
+
+class Claim(NamedTuple):
+    """A position of a query in a stream that has a consumer for it, which the query owns."""
+
+    key: str
+    view: StreamView
+    position: StreamOffset
+    consumer: ConsumerInfo
 
 
 class CommitHandler:
@@ -211,46 +220,34 @@ class CommitHandler:
         starts: Mapping[str, int] | None = None,
         *,
         is_new: bool = False,
-    ) -> dict[str, ConsumerInfo]:
+    ) -> list[Claim]:
         """
-        Check that no other query owns the consumers of an offset, make the query the owner, and return them by stream.
+        Check that no other query owns the consumers of an offset, and make the query the owner of them.
 
         ``starts`` are the sequences that are read from next. A new query has no checkpoint with its name yet, so it
-        cannot own them.
+        cannot own them. Streams that were deleted or created again are left out, and those without a consumer.
 
         Raises:
             QueueInUseError: another query owns one.
             CheckpointRewoundError: messages after such a sequence were released.
 
         """
+        claims: list[Claim] = []
         if not offset.query and not is_new:
-            return {}  # written by a version without query names
-        claim = partial(self._claim_all, offset, views, starts or {}, take_ownership=not is_new)
-        return self._access.retry_transient(claim, "checking the consumers")
-
-    def _claim_all(
-        self,
-        offset: Offset,
-        views: Mapping[str, StreamView],
-        starts: Mapping[str, int],
-        *,
-        take_ownership: bool,
-    ) -> dict[str, ConsumerInfo]:
-        claimed: dict[str, ConsumerInfo] = {}
+            return claims  # written by a version without query names
         for key, position in offset.positions.items():
             view = views.get(key)
-            if view is None or view.created_ns != position.created_ns:
+            if view is None or view.created_ns != position.created_ns or not self._releases(view):
                 continue
-            if not view.is_work_queue and self._consumer is None:
-                continue
-            info = self._claim(view, position.filters, offset.query, take_ownership=take_ownership)
-            if key in starts and _is_noted(view, position):
+            claim = partial(self._claim, view, position.filters, offset.query, is_new=is_new)
+            info = self._access.retry_transient(claim, "checking the consumers")
+            if starts and key in starts and _is_noted(view, position):
                 _check_not_released(view, info, offset.query, starts[key])
-            claimed[key] = info
-        return claimed
+            claims.append(Claim(key, view, position, info))
+        return claims
 
     def _claim(
-        self, view: StreamView, filters: tuple[str, ...], query: str, *, take_ownership: bool
+        self, view: StreamView, filters: tuple[str, ...], query: str, *, is_new: bool
     ) -> ConsumerInfo:
         """Return the consumer, which is created again if it was deleted."""
         name = self._consumer or _guard_name(filters)
@@ -260,12 +257,12 @@ class CommitHandler:
                 log.warning(
                     "consumer %r of work queue %s was deleted; it is created again", name, view.name
                 )
-                self._create_guard(view, filters, name, query if take_ownership else "")
+                self._create_guard(view, filters, name, "" if is_new else query)
             else:
                 self._prepare(view, filters)
             return self._access.js.get_consumer(view.name, name).cached_info
         holder = (info.config.metadata or {}).get(_QUERY_METADATA)
-        if holder is None and take_ownership:
+        if holder is None and not is_new:
             # The position is that of an earlier owner.
             return self._note(view, info, {_QUERY_METADATA: query, _NEXT_METADATA: "0"})
         if holder is not None and holder != query:
@@ -287,48 +284,36 @@ class CommitHandler:
 
     # --- commits --------------------------------------------------------------------------------
 
-    def commit(
-        self,
-        offset: Offset,
-        views: Mapping[str, StreamView],
-        consumers: Mapping[str, ConsumerInfo],
-    ) -> None:
-        """
-        Release all messages before an offset that Spark has committed; ``consumers`` are those that `claim` returned.
-
-        Streams that were deleted or re-created, or that have lost their end, are skipped.
-        """
-        commit = partial(self._commit, offset, views, consumers)
-        # A server before 2.14 may have to deliver many messages again.
-        self._access.retry_transient(commit, "committing", limits_calls=False)
-
-    def _commit(
-        self,
-        offset: Offset,
-        views: Mapping[str, StreamView],
-        consumers: Mapping[str, ConsumerInfo],
-    ) -> None:
-        for key, position in offset.positions.items():
-            view = views.get(key)
-            if view is None or view.created_ns != position.created_ns:
-                continue
+    def commit(self, claims: Iterable[Claim]) -> None:
+        """Release all messages before claimed positions that Spark has committed."""
+        for claim in claims:
+            key, view, position, _ = claim
             # Without its end, a purge would skip sequences of new messages.
-            if position.next_seq > view.end_seq or self.is_committed(key, position):
-                continue
-            info = consumers.get(key)
-            next_seq = position.next_seq
-            if info is not None and _is_noted(view, position) and _released(info) < next_seq:
-                self._note(view, info, {_NEXT_METADATA: str(next_seq)})
-            if not view.is_work_queue and self._consumer is not None:
-                self._move(view, next_seq, self._consumer, info)
-            elif view.is_work_queue and next_seq > view.first_seq:
-                is_alone = view.consumers <= 1 or not position.filters
-                (self._purge if is_alone else self._delete)(view, position)
-            self._committed[key] = _release_of(position)
+            if position.next_seq <= view.end_seq and not self.is_committed(key, position, view):
+                # A server before 2.14 may have to deliver many messages again.
+                release = partial(self._release, claim)
+                self._access.retry_transient(release, "committing", limits_calls=False)
+                self._committed[key] = _release_of(position)
 
-    def is_committed(self, key: str, position: StreamOffset) -> bool:
-        """Return whether this process has released the messages before a position."""
+    def is_committed(self, key: str, position: StreamOffset, view: StreamView | None) -> bool:
+        """Return whether this process has released the messages before a position, if the stream needs that."""
+        if view is not None and not self._releases(view):
+            return True
         return self._committed.get(key) == _release_of(position)
+
+    def _releases(self, view: StreamView) -> bool:
+        return view.is_work_queue or self._consumer is not None
+
+    def _release(self, claim: Claim) -> None:
+        _, view, position, info = claim
+        next_seq = position.next_seq
+        if _is_noted(view, position) and _released(info) < next_seq:
+            self._note(view, info, {_NEXT_METADATA: str(next_seq)})
+        if not view.is_work_queue:
+            self._move(view, next_seq, info)
+        elif next_seq > view.first_seq:
+            is_alone = view.consumers <= 1 or not position.filters
+            (self._purge if is_alone else self._delete)(view, position)
 
     def _purge(self, view: StreamView, position: StreamOffset) -> None:
         api = api_requests(self._access.js)
@@ -354,16 +339,15 @@ class CommitHandler:
                 with suppress(errors.NotFoundError):
                     read_response(route, reply)
 
-    def _move(self, view: StreamView, seq: int, name: str, info: ConsumerInfo | None) -> None:
-        js = self._access.js
-        info = info or js.get_consumer(view.name, name).cached_info
+    def _move(self, view: StreamView, seq: int, info: ConsumerInfo) -> None:
         if info.ack_floor.stream_seq + 1 >= seq:
             return
+        js = self._access.js
         try:
-            js.reset_consumer(view.name, name, seq)
+            js.reset_consumer(view.name, info.name, seq)
         except errors.ServerTooOldError:
             if view.is_interest:
-                _acknowledge(js.get_consumer(view.name, name), seq)
+                _acknowledge(js.get_consumer(view.name, info.name), seq)
 
 
 #: What to do about the consumer of another query, by whether it guards a work queue.

@@ -23,7 +23,6 @@ from typing import Final
 from uuid import uuid4
 
 from ... import errors
-from ...api.consumer import ConsumerInfo
 from ...client.subscription import Subscription
 from ...codec import dumps
 from ...durations import time_to_ns
@@ -52,7 +51,7 @@ from ..progress import SourceReport, StreamReport
 from ..reading.ranges import SequenceRange
 from ..stored import to_json
 from ..streams import StreamView
-from .commit import CommitHandler
+from .commit import Claim, CommitHandler
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -301,7 +300,7 @@ class QueryPlanner:
         )
         now = self._compare(self._selected(start))
         positions = self._resume(start, now)
-        self._commit(start, now, claimed)
+        self._commit(claimed, now)
         parts = {key: self._part(key, position) for key, position in positions.items()}
         shares = self._admission.shares(parts, monotonic(), unlimited=unlimited)
         name = start.query or self._name
@@ -340,12 +339,13 @@ class QueryPlanner:
 
     def commit(self, end: Offset) -> None:
         """Release the messages before an offset that Spark has committed."""
-        if not all(self._handler.is_committed(*item) for item in end.positions.items()):
-            # The batch may have taken long, and the messages of a stream that was created again are unread.
-            self._states.refresh()
-        views = self._states.views
-        claimed = self._handler.claim(end, views)
-        self._commit(end, self._memory.compare(end.positions, views), claimed)
+        handler, views = self._handler, self._states.views
+        if all(handler.is_committed(key, at, views.get(key)) for key, at in end.positions.items()):
+            return
+        # The batch may have taken long, and the messages of a stream that was created again are unread.
+        views = self._states.refresh()
+        claimed = handler.claim(end, views)
+        self._commit(claimed, self._memory.compare(end.positions, views))
 
     @property
     def progress(self) -> SourceReport | None:
@@ -361,7 +361,7 @@ class QueryPlanner:
     def _is_done(self, start: Offset, key: str, view: StreamView) -> bool:
         """Return whether the messages up to the last known end of a stream were read and released."""
         position = start.positions.get(key)
-        if position is None or not self._handler.is_committed(key, position):
+        if position is None or not self._handler.is_committed(key, position, view):
             return False
         return max(position.next_seq, self._memory.of(key, view).searched_seq) >= view.end_seq
 
@@ -394,24 +394,15 @@ class QueryPlanner:
             self._states.refresh()
         return found
 
-    def _commit(
-        self,
-        offset: Offset,
-        now: Mapping[str, ResumePoint],
-        consumers: Mapping[str, ConsumerInfo],
-    ) -> None:
-        """Release the messages before an offset, where the streams still have them."""
-        views, positions = self._states.views, offset.positions
-        for key in positions.keys() & views.keys():
-            self._prepare(key, views[key], positions[key])
+    def _commit(self, claimed: Iterable[Claim], now: Mapping[str, ResumePoint]) -> None:
+        """Release the messages before claimed positions, where the streams still have them."""
         # In a stream that was restored, unread messages have these sequences.
-        same = {key for key, point in now.items() if point.change not in OTHER_MESSAGES}
-        kept = {
-            key: positions[key]
-            for key in same
-            if not self._memory.is_restarted(key, positions[key])
-        }
-        self._handler.commit(Offset(kept, offset.query), views, consumers)
+        self._handler.commit(
+            claim
+            for claim in claimed
+            if now[claim.key].change not in OTHER_MESSAGES
+            and self._memory.restarted.get(claim.key) != claim.position
+        )
 
     def _prepare(
         self, key: str, view: StreamView, position: StreamOffset | None = None
