@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from typing import Any
 
 from ..options import ReadOptions
 from ..streams import StreamView
@@ -34,17 +34,6 @@ class StreamPart:
     counts: MessageCounter
     rows: int
     """The number of matching messages up to `end_seq`."""
-
-
-class Turn(Enum):
-    """What a trigger does."""
-
-    READ = "read"
-    """It plans a batch with messages."""
-    ADVANCE = "advance"
-    """It plans an empty batch, so that the checkpoint contains that nothing matches up to a position."""
-    WAIT = "wait"
-    """It plans no batch: the query is idle, or waits for more messages."""
 
 
 class Admission:
@@ -117,20 +106,16 @@ class Admission:
         return now - self._waiting_since < self._options.max_trigger_delay
 
 
-def next_turn(offset: Offset, parts: Mapping[str, StreamPart], shares: Mapping[str, int]) -> Turn:
-    """Return what a trigger does, given the offset where it starts and the messages that are admitted."""
+def has_batch(offset: Offset, parts: Mapping[str, StreamPart], shares: Mapping[str, int]) -> bool:
+    """
+    Return whether a trigger plans a batch, given the offset where it starts and the messages that are admitted.
+
+    An empty batch stores that nothing matches before the end of a stream. Otherwise the stream would begin behind the
+    offset after some time, so that a restarted query cannot know whether it has missed a match. A position in the newer
+    half of the stream can stay.
+    """
     if any(shares.values()):
-        return Turn.READ
-    return Turn.ADVANCE if _must_advance(offset, parts) else Turn.WAIT
-
-
-def _must_advance(offset: Offset, parts: Mapping[str, StreamPart]) -> bool:
-    """
-    Return whether an empty batch must store that nothing matches before the end of a stream.
-
-    Otherwise the stream would begin behind the offset after some time, so that a restarted query cannot know
-    whether it has missed a match. A position in the newer half of the stream can stay.
-    """
+        return True
     for key, part in parts.items():
         view, position = part.view, offset.positions.get(key)
         if position is None or not view.removes_oldest or part.start.next_seq <= position.next_seq:
@@ -173,12 +158,10 @@ def _batch(part: StreamPart, rows: int, partitions: int) -> StreamOffset:
     )
 
 
-def empty_batch(
-    view: StreamView, seq: int, filters: tuple[str, ...], since_ns: int | None = None
-) -> StreamOffset:
-    """Return an empty batch at a sequence of a stream."""
+def empty_batch(view: StreamView, seq: int, filters: tuple[str, ...], **more: Any) -> StreamOffset:
+    """Return an empty batch at a sequence of a stream, with more fields of `StreamOffset`."""
     return StreamOffset(
-        created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters, since_ns=since_ns
+        created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters, **more
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ... import errors
@@ -79,15 +79,8 @@ class StreamOffset:
 
     def empty_after(self) -> StreamOffset:
         """Return the empty batch that begins where this one ends."""
-        return StreamOffset(
-            created_ns=self.created_ns,
-            start_seq=self.next_seq,
-            next_seq=self.next_seq,
-            filters=self.filters,
-            since_ns=self.since_ns,
-            last_ns=self.last_ns,
-            from_earliest=self.is_unread,
-        )
+        start = self.next_seq
+        return replace(self, start_seq=start, cuts=(), from_earliest=self.is_unread)
 
     def partition_bounds(self) -> list[tuple[int, int]]:
         """Return start and end of each partition; the end is exclusive."""

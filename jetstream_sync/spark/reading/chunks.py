@@ -89,15 +89,7 @@ class Chunk:
         """Return the messages from one index up to, but not including, another."""
         if start == 0 and end >= len(self):
             return self
-        return Chunk(
-            stream=self.stream,
-            sequences=self.sequences[start:end],
-            subjects=self.subjects[start:end],
-            data=self.data[start:end],
-            headers=self.headers[start:end],
-            times_ns=self.times_ns[start:end],
-            sizes=self.sizes[start:end],
-        )
+        return self._changed(lambda column: column[start:end])
 
     def markers(self) -> list[bool] | None:
         """Return for each message whether it only marks that a key was deleted; ``None``: none does."""
@@ -113,10 +105,14 @@ class Chunk:
 
         def some(column: Any) -> Any:
             if isinstance(column, BytesColumn):
-                return column.select(indices) if column else column
-            return [column[i] for i in indices] if column else column
+                return column.select(indices)
+            return [column[i] for i in indices]
 
-        columns = {field.name: some(getattr(self, field.name)) for field in fields(self)[1:]}
+        return self._changed(lambda column: some(column) if column else column)
+
+    def _changed(self, change: Callable[[Any], Any]) -> Chunk:
+        """Return the messages with each column changed."""
+        columns = {field.name: change(getattr(self, field.name)) for field in fields(self)[1:]}
         return Chunk(stream=self.stream, **columns)
 
     def split_by_size(self, limit: int) -> Iterator[Chunk]:

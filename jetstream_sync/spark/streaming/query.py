@@ -41,10 +41,9 @@ from ..planning.data_loss import (
 from ..planning.micro_batches import (
     Admission,
     StreamPart,
-    Turn,
     empty_batch,
+    has_batch,
     next_batches,
-    next_turn,
 )
 from ..planning.offsets import Offset, StreamOffset
 from ..progress import SourceReport, StreamReport
@@ -305,7 +304,7 @@ class QueryPlanner:
         shares = self._admission.shares(parts, monotonic(), unlimited=unlimited)
         name = start.query or self._name
         end = start
-        if next_turn(start, parts, shares) is not Turn.WAIT:
+        if has_batch(start, parts, shares):
             positions = next_batches(start, parts, shares, self.options)
             for key, part in parts.items():
                 self._memory.of(key, part.view).verified_end = part.view.end
@@ -429,8 +428,8 @@ class QueryPlanner:
         start = self._access.start(view, LATEST)
         position = empty_batch(view, start, filters)
         next_seq = self._loss_policy.next_seq(find_resume_point(position, view, key))
-        position = empty_batch(view, next_seq, filters)
-        position = replace(position, from_earliest=self._access.is_earliest(view, LATEST))
+        is_earliest = self._access.is_earliest(view, LATEST)
+        position = empty_batch(view, next_seq, filters, from_earliest=is_earliest)
         return self._skip_older(view, position, self._since_ns(view))
 
     def _since_ns(self, view: StreamView) -> int | None:
@@ -449,14 +448,14 @@ class QueryPlanner:
         if since_ns is None:
             return position
         if view.last_ns < since_ns:
-            return replace(empty_batch(view, view.end_seq, position.filters), since_ns=since_ns)
+            return empty_batch(view, view.end_seq, position.filters, since_ns=since_ns)
         first = max(position.next_seq, self._access.first_seq_since(view, since_ns))
         return empty_batch(view, first, position.filters)
 
     def _head_offset(self, view: StreamView, filters: tuple[str, ...]) -> StreamOffset:
         """Return the offset of the first unprocessed message of a stream."""
-        position = empty_batch(view, self._handler.first_unprocessed(view), filters)
-        return replace(position, from_earliest=not view.removes_when_consumed)
+        first = self._handler.first_unprocessed(view)
+        return empty_batch(view, first, filters, from_earliest=not view.removes_when_consumed)
 
     def _check_start(self, view: StreamView) -> None:
         starts = self.options.starting_offsets
@@ -484,8 +483,8 @@ class QueryPlanner:
                 self._memory.restarted[key] = last
             view = views.get(key)
             if view is not None:
-                empty = empty_batch(view, next_seq, self._prepare(key, view, last))
-                empty = replace(empty, from_earliest=last.is_unread)
+                filters = self._prepare(key, view, last)
+                empty = empty_batch(view, next_seq, filters, from_earliest=last.is_unread)
                 positions[key] = self._skip_older(view, empty, last.since_ns)
         for key, view in views.items():
             if key not in positions:
@@ -503,8 +502,9 @@ class QueryPlanner:
             first = self._access.first_match(view, start.filters, start.next_seq)
             seq = end_seq if first is None else min(first, end_seq)
             is_first = start.from_earliest and first is not None
-            start = empty_batch(view, seq, start.filters, start.since_ns)
-            start = replace(start, from_earliest=is_first)
+            start = replace(
+                start, start_seq=seq, next_seq=seq, last_ns=None, from_earliest=is_first
+            )
             known = self._memory.of(key, view)
             known.searched_seq, known.searched_end = seq, view.end
         rows = counts.matching(start.next_seq, end_seq) if start.next_seq < end_seq else 0

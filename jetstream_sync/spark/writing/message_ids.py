@@ -14,6 +14,7 @@ from __future__ import annotations
 from binascii import b2a_base64
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import repeat
 from typing import Final
@@ -62,19 +63,11 @@ class WriteTaskId:
         return blake2b(text.encode(), digest_size=_ORIGIN_HASH).digest()
 
 
-class _SubjectHashers(dict[bytes, Callable[[], blake2b]]):
-    """Caches for each subject a hasher that has already consumed the subject."""
-
-    def __missing__(self, subject: bytes) -> Callable[[], blake2b]:
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        # The length separates the subject from the payload.
-        start = b"%d %b" % (len(subject), subject)
-        made = self[subject] = blake2b(start, digest_size=_ROW_HASH).copy
-        return made
-
-
-_hashers = _SubjectHashers()
+@lru_cache(_MAX_CACHED)
+def _subject_hasher(subject: bytes) -> Callable[[], blake2b]:
+    """Return what makes a hasher that has already consumed a subject."""
+    # The length separates the subject from the payload.
+    return blake2b(b"%d %b" % (len(subject), subject), digest_size=_ROW_HASH).copy
 
 
 def content_digests(prefix: bytes, rows: EncodedRows) -> bytes:
@@ -86,7 +79,7 @@ def content_digests(prefix: bytes, rows: EncodedRows) -> bytes:
     parts: list[bytes] = []
     header_lines = rows.header_lines or repeat(b"")
     for subject, lines, data in zip(rows.subjects, header_lines, rows.data, strict=False):
-        hasher = _hashers[subject]()
+        hasher = _subject_hasher(subject)()
         if lines:
             hasher.update(b"\r\n%d\r\n%b" % (len(lines), lines))
         hasher.update(data)
@@ -124,14 +117,6 @@ class _SeenContents:
         return False
 
 
-class ColumnIds:
-    """Ids from the column ``msg_id`` only."""
-
-    def of(self, rows: EncodedRows) -> BytesColumn:
-        """Return the ids of the column."""
-        return rows.ids
-
-
 class ContentIds:
     """Ids by the content of a row; it stores a hash for each row."""
 
@@ -161,5 +146,5 @@ class ContentIds:
         return b"%b-%d" % (made, count)
 
 
-#: Assigns message ids to rows, which are passed in order and once.
-MessageIds = ColumnIds | ContentIds
+#: Returns the message ids of rows, which are passed in order and once.
+MessageIds = Callable[[EncodedRows], BytesColumn]

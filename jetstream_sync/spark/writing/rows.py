@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from itertools import count, islice, pairwise, repeat
 from typing import Any, Final, cast
 
 from ... import errors
 from ...api.publish import option_headers, publish_headers
-from ...headers import MSG_TTL, HeadersLike, encode_header_lines, encode_headers
+from ...headers import MSG_TTL, encode_header_lines, encode_headers
 from ...speedups import are_subjects
 from ...subjects import (
     MAX_CONTROL_LINE,
@@ -328,11 +329,7 @@ def _header_pairs(headers: Any) -> Iterator[tuple[str, Sequence[Any]]]:
         yield name, (value,) if value is None or isinstance(value, _TEXT) else tuple(value)
 
 
-def _block_lines(headers: HeadersLike) -> bytes:
-    """Return the lines of headers, without the version line and the end of the block."""
-    return encode_header_lines(headers)
-
-
+@lru_cache(_MAX_CACHED)
 def header_start(name: str) -> str:
     """
     Return the beginning of the lines of a header, after checking the name; empty: the header is dropped.
@@ -347,20 +344,6 @@ def header_start(name: str) -> str:
         instead = ": write the column ttl" if name.lower() == MSG_TTL.lower() else ""
         log.warning("header %s is not written, because nats-server may act on it%s", name, instead)
     return ""
-
-
-class _HeaderStarts(dict[str, str]):
-    """Caches the beginnings of the lines of headers by name."""
-
-    def __missing__(self, name: str) -> str:
-        start = header_start(name)
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        self[name] = start
-        return start
-
-
-_header_starts = _HeaderStarts()
 
 
 def _usual(name: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -397,7 +380,7 @@ def _lines_of_mapping(headers: dict[Any, Any]) -> list[str]:
     """Return the lines of headers; raise `TypeError` for a value that is neither a text nor a list of texts."""
     lines: list[str] = []
     for name, values in headers.items():
-        start = _header_starts[name]
+        start = header_start(name)
         if not start:
             continue
         if values.__class__ is list:
@@ -437,7 +420,7 @@ class RowEncoder:
         #: The size of all payloads so far.
         self.data_bytes: int = 0
         #: The header lines of every row.
-        self.common: bytes = _block_lines(publish_headers(None, {"stream": stream}) or {})
+        self.common: bytes = encode_header_lines(publish_headers(None, {"stream": stream}) or {})
 
     def error(self, row: int, subject: bytes, reason: str) -> RowError:
         """Return an error about a row."""
@@ -651,7 +634,7 @@ class RowEncoder:
         lines = []
         try:
             for name, values in _header_pairs(items):
-                start = _header_starts[name].encode()
+                start = header_start(name).encode()
                 if start:
                     column = f"the header {name!r}"
                     # A header without a value keeps its place among the others.
@@ -690,7 +673,7 @@ class RowEncoder:
                         "ttl", ttl, "must be seconds, or a duration such as 1m30s"
                     )
                 headers[MSG_TTL] = ttl
-            return _block_lines(headers)
+            return encode_header_lines(headers)
         except errors.Error as error:
             raise self.error(row, subject, str(error)) from error
 

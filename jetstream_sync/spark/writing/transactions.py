@@ -162,7 +162,7 @@ class TransactionWriter:
         """Write all rows that are not stored yet; raise `CheckpointRewoundError` if other ones of the batch are stored."""
         for part in parts:
             self.stats.rows += len(part)
-            rows = replace(part, ids=self._ids.of(part))
+            rows = replace(part, ids=self._ids(part))
             if self._unseen:
                 self._unseen.difference_update(self._keys(rows))
                 self._held.append(self._unstored(rows))

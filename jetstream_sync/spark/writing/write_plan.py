@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from ... import errors
@@ -30,7 +31,7 @@ from ..retry import retry_transient, task_context
 from ..sink_errors import SinkError, stream_replaced
 from ..streams import stream_view
 from .checkpoints import CheckpointStore
-from .message_ids import ColumnIds, ContentIds, MessageIds, WriteTaskId
+from .message_ids import ContentIds, MessageIds, WriteTaskId
 from .publishing import CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BATCH_ROWS, BucketRowEncoder, Columns, EncodedRows, RowEncoder, RowLayout
 from .transactions import RowBatches, TransactionWriter
@@ -275,7 +276,7 @@ class WritePlan:
         """Return what assigns message ids to rows; with a new ``queryId``, they keep the name of the query."""
         options = self.options
         by_content = options.delivery != Delivery.AT_LEAST_ONCE and options.ids == RowIds.CONTENT
-        return ContentIds(task_id) if by_content else ColumnIds()
+        return ContentIds(task_id).of if by_content else attrgetter("ids")
 
     # --- delivery modes -------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ class WritePlan:
         )
         with closing(window):
             for chunk in rows:
-                window.send(replace(chunk, ids=ids.of(chunk)), individually=individually)
+                window.send(replace(chunk, ids=ids(chunk)), individually=individually)
             window.finish()
         return window.stats
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.writing import message_ids
 from jetstream_sync.spark.writing.message_ids import (
-    ColumnIds,
     ContentIds,
     WriteTaskId,
     content_digests,
@@ -123,12 +122,6 @@ def test_an_id_of_the_column_takes_precedence():
     made = ContentIds(ORIGIN).of(with_ids([b"mine", b"", b"too"]))
     assert (made[0], made[2]) == (b"mine", b"too")
     assert made[1].startswith(ORIGIN.prefix())
-
-
-def test_at_least_once_uses_the_column_only():
-    """Without made ids there are only those of the column."""
-    assert not ColumnIds().of(rows([(b"a", b"x")]))
-    assert list(ColumnIds().of(with_ids([b"mine", b""]))) == [b"mine", b""]
 
 
 def test_many_different_rows():
