@@ -227,4 +227,3 @@ def test_twenty_driver_kills_on_two_clusters():
     )
     _held(outcome)
     assert outcome.kills.total() == 20
-
