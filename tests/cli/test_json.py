@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.jsm import Jsm
+from fixtures.jsm import Jsm, run_jsm, spawn_jsm
 from fixtures.rawnats import RawClient
+from fixtures.threads import wait_until
 from make_jsm_reference import nodes
+
+from jetstream_sync.server import NatsServer
 
 #: A command line for each command that ends by itself; {tmp} is a directory. What several steps need
 #: is made by `world`.
@@ -308,3 +316,149 @@ def test_nobody_is_asked(jsm, command):
     assert "Traceback" not in result.err
     if result.status:
         assert result.err.splitlines()[-1].startswith("jsm: ")
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+#: Lines for the other commands that connect, and one that has nothing to do above; `{worker}` is a worker.
+MORE_LINES = {
+    "account restore": "{tmp}",
+    "events": "--wait 100ms",
+    "consumer sample": "ORDERS NEW --wait 100ms",
+    "consumer unpin": "ORDERS NEW group --force",
+    "consumer cluster step-down": "ORDERS NEW",
+    "stream cluster step-down": "ORDERS",
+    "stream cluster peer-remove": "ORDERS other --force",
+    "stream schedules": "ORDERS",
+    "trace": "ORDERS.new",
+    "server check stream": "--stream ORDERS",
+    "server check consumer": "--stream ORDERS --consumer NEW",
+    "server check message": "--stream ORDERS",
+    "server check kv": "--bucket CONFIG",
+    **{f"server check {name}": "" for name in ("connection", "jetstream", "meta")},
+    **{f"server {name}": "" for name in ("ls", "info", "ping")},
+    "server request": "varz",
+    "server cluster step-down": "",
+    "server cluster peer-remove": "other --force",
+    **{
+        f"server report {name}": ""
+        for name in (
+            "jetstream",
+            "connections",
+            "accounts",
+            "health",
+            "routes",
+            "gateways",
+            "leafnodes",
+        )
+    },
+    **{f"worker {name}": "{worker}" for name in ("run", "check", "schedules", "setup", "verify")},
+    "worker replay": "ORDERS 1 {worker}",
+    "task ls": "",
+    "task show": "1",
+    "reply": "echo x",
+    "bench sub": "",
+    "service ls": "",
+    "service info": "NONE",
+    "service stats": "",
+    "service ping": "",
+    **{f"counter {name}": "ORDERS ORDERS.new" for name in ("get", "reset")},
+    "counter ls": "ORDERS",
+    "counter add": "ORDERS.new 1",
+}
+#: What does not connect to the server that is given.
+ALONE = {"completion", "commands", "help", "errors ls", "errors lookup", "server run", "demo"}
+ALONE |= {"server check credential", *(name for name in LINES if name.startswith("context "))}
+#: What goes on until it is ended.
+ENDLESS = {"worker run", "reply", "bench sub"}
+#: A context with everything that belongs to its own server.
+SECRETS = {"user": "CANARY-user", "password": "CANARY-password", "inbox_prefix": "CANARY-inbox"}
+
+
+class Relay:
+    """A server of others: it passes on what clients send, and keeps it."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"nats://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.received = bytearray()
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._ends += [client, server]
+                for ends in ((client, server, self.received), (server, client, bytearray())):
+                    threading.Thread(target=self._copy, args=ends, daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                kept += data
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for end in (self._listening, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.fixture
+def relay(nats_server: NatsServer) -> Iterator[Relay]:
+    found = Relay(nats_server.port)
+    yield found
+    found.close()
+
+
+def test_every_command_that_connects_is_here():
+    """A new command has a line, or is known not to connect."""
+    assert set(LEAVES) == LINES.keys() | MORE_LINES.keys() | ALONE
+    assert not MORE_LINES.keys() & ALONE
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("command", sorted((LINES.keys() | MORE_LINES.keys()) - ALONE))
+def test_another_server_receives_no_secret(world, tmp_path, monkeypatch, relay, command):
+    """A command with another server than that of the selected context connects without any part of its login."""
+    home = Path(world["XDG_CONFIG_HOME"]) / "nats"
+    fields = {"url": "nats://home.example.org:4222", **SECRETS}
+    (home / "context" / "home.json").write_text(json.dumps(fields))
+    (home / "context.txt").write_text("home")
+    (tmp_path / "walked.py").write_text(
+        "from jetstream_sync.workers import Worker\n"
+        "worker = Worker(name='walked')\n"
+        "@worker.handler(stream='ORDERS', consumer='W')\n"
+        "def done(msg): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "walked", raising=False)
+    line = {**LINES, **MORE_LINES}[command]
+    words = [*command.split(), *line.format(tmp=tmp_path, worker="walked:worker").split()]
+    variables = {**world, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    given = ("-s", relay.url, "--timeout", "1s")
+    if command in ENDLESS:
+        process = spawn_jsm(*words, *given, **variables)
+        try:
+            wait_until(lambda: relay.received.count(b"SUB ") or process.poll() is not None, 20)
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+    else:
+        result = run_jsm(*words, *given, **variables)
+        assert b"CONNECT " in relay.received, result
+    assert b"CANARY" not in relay.received
+
+
+def test_a_named_context_sends_its_login(world, relay):
+    """The walk above sees a login that is sent."""
+    home = Path(world["XDG_CONFIG_HOME"]) / "nats"
+    fields = {"url": "nats://home.example.org:4222", **SECRETS}
+    (home / "context" / "home.json").write_text(json.dumps(fields))
+    run_jsm("stream", "ls", "-s", relay.url, "--context", "home", **world)
+    assert all(value.encode() in relay.received for value in SECRETS.values())

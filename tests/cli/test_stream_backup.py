@@ -78,7 +78,7 @@ def test_a_backup_has_the_format_of_the_nats_cli(orders, raw, tmp_path):
     assert leftovers(target.parent) == ["b"]
     said = raw.api("STREAM.INFO.ORDERS")
     document = json.loads((target / "backup.json").read_text())
-    assert set(document) == {"config", "state"}
+    assert set(document) == {"config", "state", "server_version"}
     assert document["config"]["name"] == "ORDERS"
     assert document["state"]["messages"] == said["state"]["messages"]
     assert document["state"]["last_seq"] == said["state"]["last_seq"]
@@ -97,11 +97,34 @@ def test_a_backup_of_the_nats_cli_can_be_restored(orders, raw, tmp_path):
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target), "--no-consumers").ok()
     (target / "SHA256SUMS").unlink()
+    document = json.loads((target / "backup.json").read_text())
+    del document["server_version"]
+    (target / "backup.json").write_text(json.dumps(document))
     gone(orders, raw)
     response = orders("stream", "restore", str(target), "-j").ok().json
     assert response["state"]["messages"] == 299
     assert raw.api("STREAM.INFO.ORDERS")["state"] == response["state"]
     assert raw.api("CONSUMER.NAMES.ORDERS")["total"] == 0
+
+
+def test_a_backup_of_a_newer_server_is_refused(orders, raw, tmp_path):
+    """An older server cannot read it: the error has both versions, and nothing was deleted."""
+    target = tmp_path / "one" / "b"
+    orders("stream", "backup", "ORDERS", str(target)).ok()
+    document = json.loads((target / "backup.json").read_text())
+    own = document["server_version"]
+    assert own == raw.info["version"]
+    document["server_version"] = "99.1.0"
+    (target / "backup.json").write_text(json.dumps(document))
+    (target / "SHA256SUMS").unlink()
+    for words in (
+        ("stream", "restore", str(target), "--overwrite", "-f"),
+        ("account", "restore", str(target.parent)),
+    ):
+        refused = orders(*words)
+        assert refused.status == 1
+        assert f"made by nats-server 99.1.0, and this server is {own}" in refused.err
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == MESSAGES - 1
 
 
 def test_a_restore_may_change_the_config(orders, raw, tmp_path):

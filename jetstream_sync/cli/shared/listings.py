@@ -134,7 +134,7 @@ class Lister:
 
     def __init__(self, settings: Settings, nc: Connection) -> None:
         self.settings = settings
-        self._nc = nc
+        self.nc = nc
         self.js: JetStream = settings.jetstream_on(nc)
 
     @property
@@ -161,7 +161,7 @@ class Lister:
         deadline = Deadline(limit or self.settings.timeout)
 
         def within() -> JetStream:
-            return self.settings.jetstream_on(self._nc, timeout=(deadline.left() or 0.0) / 2)
+            return self.settings.jetstream_on(self.nc, timeout=(deadline.left() or 0.0) / 2)
 
         try:
             return Listed.of(noun, listing(within()), document, prefix)

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -42,11 +43,13 @@ from ..shared.values import FILE, SIZE, NonEmptyPath, force_option_for, option
 from .streams import show_info
 
 if TYPE_CHECKING:
-    from ... import JetStream, Stream
+    from ... import Connection, JetStream, Stream
 
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
 _SUMS: Final = "SHA256SUMS"
+#: The key of the server's version in backup.json, which the nats CLI does not write and ignores.
+_VERSION: Final = "server_version"
 #: The file in the backup of an account with the names of the streams that are not saved.
 # A name that no stream can have.
 _INCOMPLETE: Final = "INCOMPLETE.txt"
@@ -65,6 +68,8 @@ class Backup:
 
     directory: Path
     info: SnapshotInfo
+    #: The version of the server that made it; empty: not known.
+    version: str
     #: The size of the data file in bytes, and its checksum.
     size: int
     sha256: str
@@ -97,6 +102,7 @@ def back_up(
     stream: Stream,
     directory: Path,
     *,
+    version: str,
     force: bool,
     check: bool = False,
     **options: Any,
@@ -113,7 +119,7 @@ def back_up(
             stream.snapshot(timeout=timeout, check=check, **options) as snapshot,
             _partial(directory) as partial,
         ):
-            backup = _write(snapshot, partial, show)
+            backup = _write(snapshot, version, partial, show)
             _put_in_place(partial, directory)
         return replace(backup, directory=directory)
 
@@ -138,20 +144,26 @@ def _partial(directory: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(snapshot: StreamSnapshot, partial: Path, progress: Callable[[int], None]) -> Backup:
+def _write(
+    snapshot: StreamSnapshot, version: str, partial: Path, progress: Callable[[int], None]
+) -> Backup:
     digest = hashlib.sha256()
     with _new_file(partial / _DATA) as file:
         for chunk in snapshot:
             file.write(chunk)
             digest.update(chunk)
             progress(snapshot.size)
-    described = to_json(encode(snapshot.info)).encode()
+    described = to_json({**encode(snapshot.info), _VERSION: version}).encode()
     sums = f"{hashlib.sha256(described).hexdigest()}  {_INFO}\n{digest.hexdigest()}  {_DATA}\n"
     for name, content in ((_INFO, described), (_SUMS, sums.encode())):
         with _new_file(partial / name) as file:
             file.write(content)
     return Backup(
-        directory=partial, info=snapshot.info, size=snapshot.size, sha256=digest.hexdigest()
+        directory=partial,
+        info=snapshot.info,
+        version=version,
+        size=snapshot.size,
+        sha256=digest.hexdigest(),
     )
 
 
@@ -186,7 +198,8 @@ def open_backup(directory: Path) -> Backup:
             raise _error(
                 directory / _INFO, f"the file was changed: the checksum differs from {_SUMS}"
             )
-        info = decode(SnapshotInfo, loads(described))
+        document = loads(described)
+        info = decode(SnapshotInfo, document)
         sha256, size = _digest(directory / _DATA)
     except FileNotFoundError as error:
         raise _error(directory, f"not a backup: {Path(error.filename).name} is missing") from error
@@ -198,7 +211,8 @@ def open_backup(directory: Path) -> Backup:
         raise _error(directory / _INFO, error) from error
     if sums.get(_DATA, sha256) != sha256:
         raise _error(directory / _DATA, f"the file is damaged: the checksum differs from {_SUMS}")
-    return Backup(directory=directory, info=info, size=size, sha256=sha256)
+    version = str(document.get(_VERSION) or "")
+    return Backup(directory=directory, info=info, version=version, size=size, sha256=sha256)
 
 
 def _sums(directory: Path) -> dict[str, str]:
@@ -255,9 +269,10 @@ def backup(settings: Settings, name: str, directory: Path, force: bool, **option
     when the backup is complete; an interrupted backup leaves nothing behind.
     """
     check_target(directory, force=force)
-    with settings.jetstream(**failover_options(settings)) as js:
-        stream = find_stream(js, name)
-        saved = back_up(settings, stream, directory, force=force, **options)
+    with settings.connection(**failover_options(settings)) as nc:
+        stream = find_stream(settings.jetstream_on(nc), name)
+        version = nc.server_info.version
+        saved = back_up(settings, stream, directory, version=version, force=force, **options)
     document = {
         "stream": saved.info.config.name,
         "directory": str(saved.directory),
@@ -304,10 +319,11 @@ def restore(
     if replicas is not None:
         config = replace(config, num_replicas=replicas)
     # After a lost connection, deleting a partial stream needs a new connection.
-    with settings.jetstream(allow_reconnect=True) as js:
+    with settings.connection(allow_reconnect=True) as nc:
+        _check_version(nc, saved)
         if overwrite:
-            _delete_existing(settings, js, config.name, force=force)
-        info = bring_back(settings, js, saved, config)
+            _delete_existing(settings, settings.jetstream_on(nc), config.name, force=force)
+        info = bring_back(settings, nc, saved, config)
 
     show_info(settings, info, "was restored")
 
@@ -325,10 +341,23 @@ def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: boo
     js.delete_stream(name)
 
 
+def _check_version(nc: Connection, saved: Backup) -> None:
+    """Refuse the backup of a newer server: an older one cannot read its files, or ignores fields of the config."""
+    version = nc.server_info.version
+    made, here = (
+        [int(part) for part in re.findall(r"\d+", text)[:2]] for text in (saved.version, version)
+    )
+    if made > here:
+        text = f"the backup was made by nats-server {saved.version}, and this server is {version}"
+        hint = "restore it on a server of the same version or a newer one"
+        raise CommandError(f"{saved.directory}: {text}", ExitStatus.FAILED, hint=hint)
+
+
 def bring_back(
-    settings: Settings, js: JetStream, saved: Backup, config: StreamConfig
+    settings: Settings, nc: Connection, saved: Backup, config: StreamConfig
 ) -> StreamInfo:
     """Restore a stream from a backup, and verify its state."""
+    js = settings.jetstream_on(nc)
     info = SnapshotInfo(config=config, state=saved.info.state)
     title = f"Restoring {config.name}"
     try:
@@ -411,7 +440,8 @@ def backup_account(settings: Settings, *, directory: Path, force: bool, **option
             if name in reasons:  # a request for each would wait for its timeout
                 raise CommandError(f"stream {name} is unreachable: {reasons[name]}")
             stream, target = lists.js.get_stream(name), directory / name
-            return back_up(settings, stream, target, force=force, **options)
+            version = lists.nc.server_info.version
+            return back_up(settings, stream, target, version=version, force=force, **options)
 
         results = []
         with _marked_incomplete(directory, names) as left:
@@ -472,10 +502,11 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
                 f"{other.directory} and {item.directory} are both backups of stream {item.info.config.name}"
             )
     # A partly restored stream can only be removed over a new connection.
-    with settings.jetstream(allow_reconnect=True) as js:
+    with settings.connection(allow_reconnect=True) as nc:
 
         def make(name: str) -> Backup:
-            bring_back(settings, js, saved[name], saved[name].info.config)
+            _check_version(nc, saved[name])
+            bring_back(settings, nc, saved[name], saved[name].info.config)
             return saved[name]
 
         results = [_attempt(settings, name, item.directory, make) for name, item in saved.items()]
