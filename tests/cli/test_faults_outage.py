@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from fixtures.apps import free_port
 from fixtures.jsm import Result, run_jsm
 from fixtures.server import wait_for_peers
 from fixtures.threads import SCALE, wait_until
@@ -236,7 +237,7 @@ def check_leaderless(account: Account, tmp_path: Any) -> None:
         ("pub", "R3_01.a", "x", "-J"),
         ("pub", "R3_01.a", "x", "--atomic"),
     ):
-        assert "has no leader" in account.jsm(*words, "--timeout", "2s").err
+        assert "no leader" in account.jsm(*words, "--timeout", "2s").err
     for words in (
         ("message", "--stream", "R3_01"),
         ("stream", "--stream", "R3_01"),
@@ -464,6 +465,96 @@ def test_one_stream_has_no_leader():
         assert "R3 has no leader: its state may be out of date" in read.err
         assert jsm("kv", "get", "NOSUCH", "k").status == 3
         assert jsm("kv", "add", "NEW").status == 0
+
+
+def test_a_leaf_node_is_cut():
+    """A domain behind a leaf connection that is down is named; the server's own streams go on."""
+    port = free_port()
+    hub_config = f"""
+    jetstream {{ domain: hub }}
+    leafnodes {{ listen: "127.0.0.1:{port}" }}
+    """
+    leaf_config = f"""
+    jetstream {{ domain: leaf }}
+    leafnodes {{ reconnect: 1, remotes: [ {{ url: "nats-leaf://127.0.0.1:{port}" }} ] }}
+    """
+    with (
+        NatsServer(name="hub", config=hub_config) as hub,
+        NatsServer(name="leaf", config=leaf_config) as leaf,
+    ):
+
+        def far(*words: str) -> Result:
+            return run_jsm(*words, "-s", leaf.url, "--js-domain", "hub", "--timeout", "1s")
+
+        wait_until(lambda: far("kv", "add", "B").status == 0, 20)
+        far("kv", "put", "B", "k", "v").ok()
+        far("stream", "add", "S", "--subjects", "s", "--defaults").ok()
+        run_jsm("stream", "add", "OWN", "--subjects", "own", "--defaults", "-s", leaf.url).ok()
+        hub.pause()
+        try:
+            silent = far("stream", "info", "S")
+            assert (silent.status, "S" in silent.err) == (4, True), silent
+        finally:
+            hub.resume()
+        hub.kill()
+        wait_until(lambda: far("stream", "ls").status == 5, 20)
+        for words in (
+            ("stream", "ls"),
+            ("stream", "info", "S"),
+            ("stream", "add", "NEW", "--subjects", "new", "--defaults"),
+            ("consumer", "ls", "S"),
+            ("consumer", "next", "S", "C"),
+            ("kv", "get", "B", "k"),
+            ("kv", "ls"),
+            ("object", "ls"),
+            ("sub", "--stream", "S", "--all", "-T"),
+            ("account", "info"),
+            ("top", "--once"),
+        ):
+            cut = far(*words)
+            assert (
+                "JetStream domain 'hub' does not answer: the leaf node connection is down"
+                in cut.err
+            )
+            assert "start the server" not in cut.err
+            assert (cut.status, cut.out) == (5, ""), words
+        for words in (("pub", "s", "x", "-J"), ("kv", "put", "B", "k", "2")):
+            unsent = far(*words)
+            assert "hub" in unsent.err, unsent
+            assert unsent.status != 0
+        assert run_jsm("stream", "ls", "-n", "-s", leaf.url).ok().out == "OWN\n"
+
+
+def test_a_store_is_full():
+    """Each command that stores something names the full store; what is stored can be read, changed and deleted."""
+    with NatsServer(name="full", config="jetstream { max_file_store: 1MB }") as server:
+
+        def jsm(*words: str, **more: Any) -> Result:
+            return run_jsm(*words, "-s", server.url, "--timeout", "2s", **more)
+
+        jsm("stream", "add", "S", "--subjects", "s", "--defaults").ok()
+        jsm("kv", "add", "B").ok()
+        jsm("kv", "put", "B", "k", "v").ok()
+        jsm("object", "add", "O").ok()
+        body = b"x" * 100_000
+        wait_until(lambda: jsm("pub", "s", "-J", stdin=body).status != 0, 20)
+        for words in (
+            ("pub", "s", "-J"),
+            ("kv", "put", "B", "k"),
+            ("object", "put", "O", "--name", "f"),
+        ):
+            refused = jsm(*words, stdin=body)
+            assert (refused.status, "is full" in refused.err) == (1, True), refused
+            assert "max_file_store" in refused.err
+        assert jsm("kv", "get", "B", "k").ok().out == "v"
+        assert jsm("object", "ls", "O", "-j").ok().json == []
+        # Two editors, of which the second has an older config.
+        jsm("stream", "edit", "S", "--description", "one", "-f").ok()
+        jsm("stream", "edit", "S", "--max-age", "1h", "-f").ok()
+        config = jsm("stream", "info", "S", "-j").ok().json["config"]
+        assert (config["description"], config["max_age"]) == ("one", 3_600_000_000_000)
+        jsm("stream", "purge", "S", "-f").ok()
+        jsm("pub", "s", "-J", stdin=body).ok()
 
 
 @pytest.mark.full

@@ -67,6 +67,7 @@ _HINT_OF: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (errors.AuthorizationError, _LOG_IN),
     (errors.NoServersError, "choose one with --server, or start one with 'jsm server run'"),
     (errors.ServerFullError, _FREE_SPACE),
+    (errors.NoStreamResponseError, _SEE_LISTS),
     (errors.ServerUnavailableError, "choose a server with --server"),
     (errors.JetStreamNotEnabledError, _NO_JETSTREAM),
     (errors.ConsumerIsPushBasedError, _USE_SUB),
@@ -161,8 +162,6 @@ def _outage(error: BaseException) -> tuple[str, str] | None:
     """Return what an error means that comes from an outage, and the remedy; ``None`` for another error."""
     if isinstance(error, errors.APIError):
         return _OUTAGES.get(error.err_code)
-    if isinstance(error, errors.NoStreamResponseError):
-        return f"no stream stores {error.subject!r}, or the stream has no leader", _SEE_LISTS
     return _silence(error) if isinstance(error, errors.RequestTimeoutError) else None
 
 

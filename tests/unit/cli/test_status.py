@@ -38,7 +38,7 @@ OUTAGE = "see 'jsm stream ls' and 'jsm server report health'"
         ),
         (
             errors.NoStreamResponseError("orders.new"),
-            "no stream stores 'orders.new', or the stream has no leader",
+            "no stream stores 'orders.new': no response; does a stream with this subject exist?",
             OUTAGE,
         ),
         (
