@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from jetstream_sync.workers.handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler
+from jetstream_sync.workers.handler import HANDLER_OPTIONS, Handler
 from jetstream_sync.workers.options import QueueOptions, TaskOptions, WorkerOptions, own_names
 
 __all__ = ["FILE", "contents"]
@@ -28,8 +28,8 @@ ACCEPTED = {
 CLASSES: dict[str, list[tuple[type[Any], Collection[str]]]] = {
     "WorkerFields": [(WorkerOptions, own_names(WorkerOptions))],
     "HandlerFields": [(Handler, HANDLER_OPTIONS)],
-    "TaskFields": [(TaskOptions, own_names(TaskOptions)), (Handler, TASK_OPTIONS)],
-    "QueueFields": [(QueueOptions, own_names(QueueOptions)), (Handler, QUEUE_OPTIONS)],
+    "TaskFields": [(TaskOptions, own_names(TaskOptions))],
+    "QueueFields": [(QueueOptions, own_names(QueueOptions))],
 }
 HEAD = """\
 # Types of the options that `Worker`, `Worker.handler()`, `Worker.task()` and `Worker.queue()` accept by
@@ -43,8 +43,8 @@ from typing import Any, TypedDict
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
 from .calls import SentCall
 from .dead_letters import DeadLetterTarget
-from .handler import Middleware
 from .retries import Backoff
+from .work import Middleware
 """
 
 

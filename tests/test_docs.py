@@ -50,7 +50,7 @@ from jetstream_sync.jetstream import shared_connection as shared
 from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
-from jetstream_sync.workers.handler import QueueHandler
+from jetstream_sync.workers.source import Queue
 
 _TUTORIALS = ROOT / "docs" / "tutorial"
 #: The pages that are typed into a prompt, in the order of `docs/index.rst`.
@@ -310,7 +310,7 @@ def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
     for worker in [worker for worker in names.values() if isinstance(worker, Worker)]:
         client = worker.test_client()
         for handler in [handler for handler in client._worker.handlers if handler.name in left]:
-            if isinstance(handler, QueueHandler):
+            if isinstance(handler, Queue):
                 continue  # its messages are calls
             if handler.max_messages is not None:
                 outcomes = client.deliver_batch(handler, [b"1"])

@@ -32,7 +32,8 @@ from ..workers.calls import (
 from ..workers.checks import check_option, check_token
 from ..workers.errors import NoCallError, misfit
 from ..workers.flows import MEMBERS, Call
-from ..workers.handler import TASK_OPTIONS
+from ..workers.options import own_names
+from ..workers.work import WorkOptions
 from .publishing import connection
 
 try:
@@ -97,7 +98,8 @@ class JetStreamBackend(BaseTaskBackend):
         options = dict(self.options)
         results = options.pop("results", "TASK_RESULTS")
         self._atomic: bool | str = options.pop("atomic", False)
-        self._task_options = {name: options.pop(name) for name in TASK_OPTIONS if name in options}
+        names = own_names(WorkOptions)
+        self._work_options = {name: options.pop(name) for name in names if name in options}
         self._queue_options = options
         self._name = f"django-{alias}"
         self._states = None if results is None else CallStates(connection, results, _create)
@@ -237,21 +239,16 @@ class JetStreamBackend(BaseTaskBackend):
 
     def add_handlers(self, worker: Any) -> None:
         """Add a task for the tasks of this backend to each queue of a worker; without queues, to ``default``."""
-
-        def run_task(data: bytes, ctx: Context) -> None:
-            self._run(data, ctx)
-
-        run_task.__name__ = self._name
         for queue in sorted(self.queues) or ["default"]:
             worker.queues.find(queue, self._queue_options)
             # A task that raises is not run again, only one whose process has crashed.
-            options = {"retry_on": (WorkerCrashedError,), **self._task_options}
+            options = {"retry_on": (WorkerCrashedError,), **self._work_options}
+            options |= {"name": self._name, "function": self._run, "run_call": self._run}
             if self._states is not None:
                 options["state"] = TaskState(
                     self._states, self._name, acks_failures=True, on_change=self._report
                 )
-            handler = worker.queues.add_handler(queue, run_task, self._states, options)
-            worker.set_atomic(handler, self._atomic)
+            worker.set_atomic(worker.queues.add_work(queue, self._states, options), self._atomic)
 
     def _run(self, data: bytes, context: Context) -> None:
         """Run the task of a message; a task that raises has failed."""

@@ -17,11 +17,12 @@ from ..records import shows_fields
 from ..workers import Context, Handler, TaskResult
 from ..workers.checks import check_option
 from ..workers.events import RunEvent, RunEventKind
-from ..workers.handler import HANDLER_OPTIONS, TASK_OPTIONS, CallHandler, HandlerFunction
+from ..workers.handler import HANDLER_OPTIONS
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions
 from ..workers.queues import TaskQueues
 from ..workers.tracing import publishing
+from ..workers.work import HandlerFunction, Work
 from .config import Config
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Worker(workers.Worker):
             **options: Unpack[TaskFields],
         ) -> TaskDecorator: ...
 
-    @shows_fields((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
+    @shows_fields((TaskOptions, OPTIONS["task"]))  # type: ignore[misc]
     def task(
         self,
         function: Callable[..., Any] | None = None,
@@ -233,21 +234,20 @@ class Worker(workers.Worker):
             rule = "excludes 'unique': its calls are stored after the commit"
             check_option("outbox", outbox, not (outbox and task.unique), rule)
             task.outbox = outbox
-            self.set_atomic(task.handler, atomic)
+            self.set_atomic(task.work, atomic)
             return task
 
         return decorate if function is None else decorate(function)
 
-    def set_atomic(self, handler: Handler, atomic: bool | str) -> None:
+    def set_atomic(self, work: Work, atomic: bool | str) -> None:
         """
-        Have a handler run in a transaction of a database, if ``atomic``.
+        Have a handler or task run in a transaction of a database, if ``atomic``.
 
         :meta private:
         """
         if atomic:
-            steps = isinstance(handler, CallHandler) and handler.state.has_steps
-            place = self.atomic_steps if steps else self.atomic
-            place[handler.declared] = DEFAULT_DB_ALIAS if atomic is True else atomic
+            place = self.atomic_steps if work.state.has_steps else self.atomic
+            place[work.declared] = DEFAULT_DB_ALIAS if atomic is True else atomic
 
     def batch(
         self, *, stream: str, consumer: str, **options: Any

@@ -24,7 +24,8 @@ from ..server import NatsServer
 
 if TYPE_CHECKING:
     from .. import JetStream
-    from ..workers import Handler, Worker
+    from ..workers import Worker
+    from ..workers.source import Source
 
 __all__ = ["RunningWorker", "jetstream", "jetstream_server", "jetstream_worker"]
 
@@ -136,10 +137,10 @@ class RunningWorker:
             before = delivered
             time.sleep(_POLL_S)
 
-    def _unsettled(self, handler: Handler) -> tuple[str, int]:
+    def _unsettled(self, source: Source) -> tuple[str, int]:
         """Return what is left to do for a handler, empty: nothing; and the number of its deliveries."""
         try:
-            info = self._js.consumer_info(handler.stream, handler.consumer)
+            info = self._js.consumer_info(source.stream, source.consumer)
         except errors.NotFoundError:
             return "no stream or consumer", 0
         left = ""

@@ -39,7 +39,7 @@ from .errors import (
     WorkerCrashedError,
 )
 from .flows import Call, Flow, chain, group
-from .handler import Handler, Reply
+from .handler import Handler
 from .logs import JsonLogFormatter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
@@ -48,6 +48,7 @@ from .resources import SetupStep
 from .retries import Backoff
 from .schedules import ScheduleState
 from .tasks import Task, TaskResult
+from .work import Reply
 from .worker import CheckResult, Worker
 
 __all__ = [

@@ -20,7 +20,7 @@ from .observer import BUCKETS_S, COUNTERS, DURATIONS, OUTCOMES, HistogramSnapsho
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from .runtime.threads import HandlerRunner
+    from .runtime.threads import Runner
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "jetstream_worker_"
@@ -100,7 +100,7 @@ class _Gauge(NamedTuple):
     combine: Callable[[Iterable[float]], float]
     """Combines the values of several processes."""
     help: str
-    read: Callable[[HandlerRunner], object] | None = None
+    read: Callable[[Runner], object] | None = None
     """Returns the value; ``None``: the observer of the handler does."""
     absent: object = 0
     """The value of a task, whose messages its queue holds, and of a process that has ended."""
@@ -116,7 +116,7 @@ _GAUGES: Final[dict[str, _Gauge]] = {
         absent=None,
     ),
 }
-_Read = Callable[["HandlerRunner"], object]
+_Read = Callable[["Runner"], object]
 
 
 def _gauge(
@@ -133,76 +133,76 @@ def _gauge(
 
 
 @_gauge("")
-def _handled(runner: HandlerRunner) -> int:
+def _handled(runner: Runner) -> int:
     """Messages that are done since the start."""
     return runner.held.handled
 
 
 @_gauge("running")
-def _running(runner: HandlerRunner) -> int:
+def _running(runner: Runner) -> int:
     """Messages whose handler is running."""
     return len(runner.held.running)
 
 
 @_gauge("buffered")
-def _buffered(runner: HandlerRunner) -> int:
+def _buffered(runner: Runner) -> int:
     """Messages that were received and wait for a thread."""
     with runner.held.lock:
         return runner.held.waiting
 
 
 @_gauge("paused_seconds", max)
-def _paused(runner: HandlerRunner) -> float:
+def _paused(runner: Runner) -> float:
     """Seconds for which no messages are requested, because all failed."""
     return runner.processor.breaker.seconds_left
 
 
 @_gauge("slots")
-def _slots(runner: HandlerRunner) -> int:
+def _slots(runner: Runner) -> int:
     """Messages that can be handled at a time."""
-    return runner.handler.concurrency
+    return runner.source.concurrency
 
 
 @_gauge("consumer_pending", max, None)
-def _pending(runner: HandlerRunner) -> int | None:
+def _pending(runner: Runner) -> int | None:
     """Messages that the consumer has not delivered yet."""
     info = runner.consumer.info
     return None if info is None else info.num_pending
 
 
 @_gauge("consumer_ack_pending", max, None)
-def _ack_pending(runner: HandlerRunner) -> int | None:
+def _ack_pending(runner: Runner) -> int | None:
     """Messages delivered and not acknowledged."""
     info = runner.consumer.info
     return None if info is None else info.num_ack_pending
 
 
 @_gauge("consumer_mismatches", max)
-def _mismatches(runner: HandlerRunner) -> int:
+def _mismatches(runner: Runner) -> int:
     """Properties of the consumer that do not fit the handler, such as a pause."""
     return len(runner.consumer.mismatches)
 
 
 @_gauge("", absent={})
-def _unknown_tasks(runner: HandlerRunner) -> dict[str, int]:
+def _unknown_tasks(runner: Runner) -> dict[str, int]:
     """Deliveries of calls of tasks that the worker does not have, by task."""
-    return dict(runner.processor.unknown_tasks)
+    return dict(runner.unknown_tasks)
 
 
 _ABSENT: Final = {key: gauge.absent for key, gauge in _GAUGES.items()}
 
 
-def handler_snapshots(runner: HandlerRunner) -> Iterator[HandlerSnapshot]:
+def handler_snapshots(runner: Runner) -> Iterator[HandlerSnapshot]:
     """Yield the numbers of a handler, and of the tasks of a queue that have run."""
-    handler, observer = runner.handler, runner.observer
-    where = {"handler": handler.name, "stream": handler.stream, "consumer": handler.consumer}
+    source, observer = runner.source, runner.observer
+    where = {"handler": source.name, "stream": source.stream, "consumer": source.consumer}
     read = {key: gauge.read(runner) for key, gauge in _GAUGES.items() if gauge.read is not None}
-    yield cast("HandlerSnapshot", where | observer.handler(handler).snapshot() | read)
+    yield cast("HandlerSnapshot", where | runner.processor.observer.snapshot() | read)
     # What is not counted belongs to the queue.
-    for task in handler.parts:
-        counted = observer.handler(task).snapshot()
-        if task is not handler and any(counted["counts"].values()):
-            yield cast("HandlerSnapshot", where | {"handler": task.name} | _ABSENT | counted)
+    for work in source.works:
+        counted = observer.of(work).snapshot()
+        if work.is_call and any(counted["counts"].values()):
+            yield cast("HandlerSnapshot", where | {"handler": work.name} | _ABSENT | counted)
 
 
 def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_Family]:

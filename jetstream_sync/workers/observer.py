@@ -29,7 +29,8 @@ from .verdicts import DeliveryOutcome, Verdict
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
-    from .handler import Handler
+    from .source import Source
+    from .work import Work
 
 WorkerEventKind = Literal[
     "start", "ready", "message", "success", "failure", "dead_letter", "lease_lost", "drain", "stop"
@@ -69,8 +70,8 @@ class WorkerEvent:
     """The name of the event."""
     worker: str
     """The name of the worker."""
-    handler: Handler | None = None
-    """The handler; ``None`` for the events ``start``, ``ready``, ``drain`` and ``stop``."""
+    handler: Work | Source | None = None
+    """The handler or task, or the queue of a call of an unknown task; ``None`` for the events ``start``, ``ready``, ``drain`` and ``stop``."""
     message: JetStreamMsg | None = None
     """The message; ``None`` for the same events."""
     error: BaseException | None = None
@@ -98,15 +99,15 @@ class Observer:
         self.hooks = hooks
         self._failed: set[Hook] = set()
         self.defer = defer
-        self.handlers: list[HandlerObserver] = []
+        self._known: list[WorkObserver] = []
 
-    def handler(self, handler: Handler) -> HandlerObserver:
-        """Return the observer of a handler; the same for each call."""
-        for item in self.handlers:
-            if item.handler is handler:
+    def of(self, work: Work | Source) -> WorkObserver:
+        """Return the observer of some work, or of the other messages of a queue; the same for each call."""
+        for item in self._known:
+            if item.work is work:
                 return item
-        self.handlers.append(HandlerObserver(handler, self))
-        return self.handlers[-1]
+        self._known.append(WorkObserver(work, self))
+        return self._known[-1]
 
     def emit(self, kind: WorkerEventKind, **fields: Any) -> None:
         """Call the hooks of this kind; their errors are logged."""
@@ -158,11 +159,11 @@ def _clock_offset() -> float:
     return datetime.now(timezone.utc).timestamp() - lease_clock()
 
 
-class HandlerObserver(DeliveryObserver):
-    """The observer of one handler, for any thread."""
+class WorkObserver(DeliveryObserver):
+    """The observer of one work, for any thread."""
 
-    def __init__(self, handler: Handler, observer: Observer) -> None:
-        self.handler = handler
+    def __init__(self, work: Work | Source, observer: Observer) -> None:
+        self.work = work
         self._observer = observer
         # The functions to call: functions may be added while the worker runs.
         self._hooks = observer.hooks
@@ -266,10 +267,10 @@ class HandlerObserver(DeliveryObserver):
 
     def _report(self, outcome: str, delivery: LeasedMessage) -> None:
         if outcome_log.isEnabledFor(logging.INFO):
-            outcome_log.info("%s: %r: %s", self.handler.name, delivery, outcome)
+            outcome_log.info("%s: %r: %s", self.work.name, delivery, outcome)
 
     def _emit(self, kind: WorkerEventKind, delivery: LeasedMessage, **fields: Any) -> None:
-        self._observer.emit(kind, handler=self.handler, message=delivery.msg, **fields)
+        self._observer.emit(kind, handler=self.work, message=delivery.msg, **fields)
 
     def _end_delays(self, now: float) -> None:
         while self._delayed and self._delayed[0] <= now:

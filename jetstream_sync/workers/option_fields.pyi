@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
 from .calls import SentCall
 from .dead_letters import DeadLetterTarget
-from .handler import Middleware
 from .retries import Backoff
+from .work import Middleware
 
 class WorkerFields(TypedDict, total=False):
     name: str
@@ -27,34 +27,40 @@ class WorkerFields(TypedDict, total=False):
     connection: Mapping[str, Any] | None
 
 class HandlerFields(TypedDict, total=False):
-    filter_subject: str | None
-    filter_subjects: Sequence[str]
-    concurrency: int
-    prefetch: int | None
     retry: Backoff | None
     timeout: float
     soft_timeout: float | None
-    ack_wait: float | None
-    deliver: str | int | datetime
     reject_on: Sequence[type[BaseException]]
     retry_on: Sequence[type[BaseException]] | None
-    decode: str | Callable[[bytes], Any]
+    once: str | None
+    prefetch: int | None
+    ack_wait: float | None
     confirm: bool
     dead_letters: DeadLetterTarget | None
     key: Callable[[JetStreamMsg], Hashable] | None
     ack: str
-    once: str | None
     park_after: float | None
     max_bytes: int | None
     exclusive: bool
     limit: str | None
     rate: str | None
     pool: str
+    ensure: Sequence[StreamConfig | KeyValueConfig]
+    filter_subject: str | None
+    filter_subjects: Sequence[str]
+    concurrency: int
+    deliver: str | int | datetime
     group: str | None
     member: str | None
-    ensure: Sequence[StreamConfig | KeyValueConfig]
+    decode: str | Callable[[bytes], Any]
 
 class TaskFields(TypedDict, total=False):
+    retry: Backoff | None
+    timeout: float
+    soft_timeout: float | None
+    reject_on: Sequence[type[BaseException]]
+    retry_on: Sequence[type[BaseException]] | None
+    once: str | None
     name: str | None
     queue: str
     limit: str | None
@@ -68,19 +74,8 @@ class TaskFields(TypedDict, total=False):
     time_zone: str | None
     missed: str
     overlap: bool
-    retry: Backoff | None
-    timeout: float
-    soft_timeout: float | None
-    reject_on: Sequence[type[BaseException]]
-    retry_on: Sequence[type[BaseException]] | None
-    once: str | None
 
 class QueueFields(TypedDict, total=False):
-    concurrency: int | None
-    stream: str
-    subject: str
-    urgent: bool
-    unknown_task_grace: float
     prefetch: int | None
     ack_wait: float | None
     confirm: bool
@@ -94,3 +89,8 @@ class QueueFields(TypedDict, total=False):
     rate: str | None
     pool: str
     ensure: Sequence[StreamConfig | KeyValueConfig]
+    concurrency: int | None
+    stream: str
+    subject: str
+    urgent: bool
+    unknown_task_grace: float

@@ -30,11 +30,13 @@ from .checks import (
     parse_address,
 )
 from .dead_letters import DeadLetterTarget
-from .handler import HANDLER_OPTIONS, QUEUE_OPTIONS, TASK_OPTIONS, Handler, Middleware
+from .handler import HANDLER_OPTIONS
 from .resources import Resource
 from .schedules import Schedule
 from .shared_limits import SharedLimitRule
+from .source import Source, SourceOptions
 from .tracing import TRACE_MODES
+from .work import Middleware, WorkOptions
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -203,7 +205,7 @@ class WorkerOptions:
 class DefinedWorker(WorkerOptions):
     """A worker with what it defines, for the modules that `Worker` uses."""
 
-    handlers: list[Handler]
+    handlers: list[Source]
     limits: dict[str, int]
     shared_limits: dict[str, SharedLimitRule]
     schedules: list[Schedule]
@@ -257,12 +259,12 @@ def registered() -> list[DefinedWorker]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskOptions:
+class TaskOptions(WorkOptions):
     """
     The options of `Worker.task`.
 
-    Besides these, a task has the options ``once``, ``reject_on``, ``retry``, ``retry_on``, ``soft_timeout`` and
-    ``timeout`` of `Handler`.
+    Besides these, a task has those of runs, as a handler has: ``retry``, ``timeout``, ``soft_timeout``, ``reject_on``,
+    ``retry_on`` and ``once``.
     """
 
     name: str | None = None
@@ -326,13 +328,13 @@ class TaskOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueOptions:
+class QueueOptions(SourceOptions):
     """
     The options of `Worker.queue`.
 
-    Besides these, a queue has the options ``ack``, ``ack_wait``, ``confirm``, ``dead_letters``, ``ensure``,
-    ``exclusive``, ``key``, ``limit``, ``max_bytes``, ``park_after``, ``pool``, ``prefetch`` and ``rate`` of
-    `Handler`, for its consumer and its threads.
+    Besides these, a queue has those of its consumer and its threads, as a handler has: ``prefetch``, ``ack_wait``,
+    ``confirm``, ``dead_letters``, ``key``, ``ack``, ``park_after``, ``max_bytes``, ``exclusive``, ``limit``, ``rate``,
+    ``pool`` and ``ensure``.
     """
 
     concurrency: int | None = None
@@ -364,16 +366,9 @@ def own_names(kind: type[Any]) -> tuple[str, ...]:
 OPTIONS: Final[Mapping[str, Collection[str]]] = {
     "worker": own_names(WorkerOptions),
     "handler": (*HANDLER_OPTIONS, "stream", "consumer"),
-    "task": (*own_names(TaskOptions), *TASK_OPTIONS),
-    "queue": (*own_names(QueueOptions), *QUEUE_OPTIONS),
+    "task": own_names(TaskOptions),
+    "queue": own_names(QueueOptions),
 }
-
-
-def divided(kind: type[Any], options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return an instance of a class with its own options, and the other ones."""
-    own = own_names(kind)
-    others = {name: value for name, value in options.items() if name not in own}
-    return kind(**{name: options[name] for name in options if name in own}), others
 
 
 def hint_of(place: str, word: str) -> str | None:

@@ -1,8 +1,7 @@
 """
 The queues of a worker: which tasks they have, and what is created for their calls.
 
-A queue is a handler whose messages are calls: it has the consumer and the threads. Each task is a handler
-without those, which has the options of the task.
+A queue is a `Source` whose messages are calls: it has the consumer and the threads. Each task is a `Work`.
 """
 
 from __future__ import annotations
@@ -36,27 +35,20 @@ from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .errors import NoCallError, Reject
 from .flows import Flows
-from .handler import (
-    TASK_OPTIONS,
-    CallHandler,
-    Handler,
-    HandlerFunction,
-    QueueHandler,
-    TickRule,
-    task_of,
-)
-from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, divided, refuse_unknown
+from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
 from .resources import Resource, create_missing, resources_of
+from .retries import Backoff
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
+from .source import SOURCE_OPTIONS, Queue, Source, TickRule, task_of
 from .tasks import Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
+from .work import TaskWork, Work, WorkOptions
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg
-    from .call_records import (
-        CallRecord,
-    )
+    from .call_records import CallRecord
+    from .context import Context
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,22 +60,11 @@ _NOT_STORED: Final = (
     errors.InvalidArgumentError,
     errors.MaxPayloadError,
 )
-#: Options of a queue that its tasks have, too.
-_SHARED: Final = (
-    "unknown_task_grace",
-    "ack",
-    "confirm",
-    "key",
-    "park_after",
-    "exclusive",
-    "dead_letters",
-    "pool",
-)
 
 
 class _Queue(NamedTuple):
     calls: CallQueue
-    handler: QueueHandler
+    source: Queue
 
 
 class _UnknownCalls(RunState):
@@ -120,13 +101,14 @@ class TaskQueues:
         self,
         owner: DefinedWorker,
         *,
-        new_handler: Callable[..., Any],
-        add_handler: Callable[[Handler], object],
+        complete: Callable[[dict[str, Any]], dict[str, Any]],
+        add_source: Callable[[Source], object],
         sender: Callable[[], Connection],
     ) -> None:
         self._owner = owner
-        self._new_handler = new_handler
-        self._add_handler = add_handler
+        # Checks and completes the options of a source.
+        self._complete = complete
+        self._add_source = add_source
         self._sender = sender
         #: The tasks by name.
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -145,33 +127,32 @@ class TaskQueues:
         check_option("name", name, ok, "is the name of another queue already")
         for option, value in options.items():
             rule = f"belongs to the tasks of a queue: @worker.task({option}=...)"
-            check_option(option, value, option not in TASK_OPTIONS, rule)
+            check_option(option, value, option not in own_names(WorkOptions), rule)
         refuse_unknown("queue", options, OPTIONS["queue"])
-        where, others = divided(QueueOptions, options)
+        where = QueueOptions(**options)
+        own = {option: getattr(where, option) for option in SOURCE_OPTIONS}
         owner = self._owner
         owner.check_name()
         check_token("name", owner.name)
         concurrency = owner.concurrency if where.concurrency is None else where.concurrency
-        tasks: dict[str, CallHandler] = {}
+        tasks: dict[str, Work] = {}
         if where.urgent:
             for option in ("exclusive", "key", "limit", "rate"):
-                check_option(
-                    option, others.get(option), not others.get(option), "excludes 'urgent'"
-                )
+                check_option(option, own[option], not own[option], "excludes 'urgent'")
             limit = f"queue {name}"
             owner.limits[limit] = concurrency
-            others["limit"] = limit
+            own["limit"] = limit
             # While calls wait, a thread always waits for the limit, which the others do not get.
-            urgent = self._add_queue(f"{name}-{URGENT}", where, others, tasks, 2 * concurrency)
-        queue = self._add_queue(name, where, others, tasks, concurrency)
+            urgent = self._add_queue(f"{name}-{URGENT}", where, own, tasks, 2 * concurrency)
+        queue = self._add_queue(name, where, own, tasks, concurrency)
         queue.calls.urgent = urgent.calls if where.urgent else None
 
     def _add_queue(
         self,
         name: str,
         where: QueueOptions,
-        others: Mapping[str, Any],
-        tasks: dict[str, CallHandler],
+        own: Mapping[str, Any],
+        tasks: dict[str, Work],
         concurrency: int,
     ) -> _Queue:
         owner = self._owner
@@ -183,20 +164,26 @@ class TaskQueues:
             stream=where.stream,
             subject=where.subject,
         )
-        own = {
-            "concurrency": concurrency,
-            "urgent": name.endswith(f"-{URGENT}") and where.urgent,
-            "stream": where.stream,
-            "consumer": calls.consumer,
-            "owner": calls.owner,
-            "filter_subject": calls.filter_subject,
-            "unknown_task_grace": where.unknown_task_grace,
-            "state": _UnknownCalls(self._states),
-            "tasks": tasks,
-            "ticks": {},
-        }
-        handler = self._new_handler(QueueHandler, _queue_function(name), {**others, **own})
-        self._queues[name] = _Queue(calls, handler)
+        place: dict[str, Any] = {"name": name, "stream": where.stream, "consumer": calls.consumer}
+        unknown = TaskWork(
+            **place,
+            function=_run_unknown,
+            run_call=_run_unknown,
+            retry=Backoff(),
+            state=_UnknownCalls(self._states),
+        )
+        source = Queue(
+            **self._complete({**own, **place}),
+            concurrency=concurrency,
+            urgent=name.endswith(f"-{URGENT}") and where.urgent,
+            owner=calls.owner,
+            filter_subject=calls.filter_subject,
+            grace=where.unknown_task_grace,
+            unknown=unknown,
+            tasks=tasks,
+            ticks={},
+        )
+        self._queues[name] = _Queue(calls, source)
         return self._queues[name]
 
     def find(self, name: str, options: Mapping[str, Any] | None = None) -> CallQueue:
@@ -211,18 +198,16 @@ class TaskQueues:
             self.define(name, options or {})
         return self._queues[name]
 
-    def add_task(
-        self, function: Callable[..., Any], own: TaskOptions, options: Mapping[str, Any]
-    ) -> Task[..., Any]:
+    def add_task(self, function: Callable[..., Any], own: TaskOptions) -> Task[..., Any]:
         """Make a function a task of a queue; see `Worker.task`."""
-        if isinstance(function, Handler):  # decorated twice
+        if isinstance(function, Work):  # decorated twice
             function = function.function
         check_plain("task", function)
         name = task_name(function) if own.name is None else own.name
         check_token("name", name)
-        once = options.get("once")
         rule = "is not needed with 'results', which has the state of each call"
-        check_option("once", once, own.results is None or once is None, rule)
+        check_option("once", own.once, own.results is None or own.once is None, rule)
+        state, use = RunState(), None
         calls = self.find(own.queue)
         states = None
         if own.results is not None:
@@ -231,59 +216,49 @@ class TaskQueues:
             )
             place = FlowPlace(queue=own.queue, handler=name, results=own.results, steps=True)
             state = TaskState(states, name, place=place if own.steps else None)
-            options = {**options, "state": state}
         if own.limit is not None:
             limits = self._owner.shared_limits
             known = f"must be one of {sorted(limits)}: define it with limit(scope='cluster') before"
             check_option("limit", own.limit, own.limit in limits, known)
             use = limit_use(limits[own.limit], own.limit_key, name, function)
-            options = {**options, "shared_limit": use}
         unique = None
         if own.unique is not None:
             create = self.create
             by = own.unique_by
             unique = UniqueCalls(name, own.unique, by, function, calls, states, create)
-            options = {**options, "state": UniqueState(options.get("state", RunState()), unique)}
+            state = UniqueState(state, unique)
         task: Task[..., Any] = self._owner.task_class(function, name, calls, states, self)
         task.unique = unique
-        task.handler = self.add_handler(own.queue, task.runner(), states, options)
+        options = {option: getattr(own, option) for option in own_names(WorkOptions)}
+        options |= {"name": name, "function": function, "state": state, "shared_limit": use}
+        options |= {"run_call": task.run_call, "run_payload": task.run_payload}
+        task.work = self.add_work(own.queue, states, options)
         self.tasks[name] = task
         return task
 
-    def add_handler(
-        self,
-        queue: str,
-        function: HandlerFunction,
-        states: CallStates | None,
-        options: Mapping[str, Any],
-    ) -> CallHandler:
-        """Add what runs the calls of a task, by the name of the function, to a queue."""
-        calls, handler = self._find(queue)
-        tasks = handler.tasks
-        name = getattr(function, "__name__", "")
+    def add_work(self, queue: str, states: CallStates | None, options: Mapping[str, Any]) -> Work:
+        """Add what runs the calls of a task, a `TaskWork` with these fields, to a queue."""
+        calls, source = self._find(queue)
+        tasks, name = source.tasks, options["name"]
         ok = name not in tasks and name not in self.tasks
         check_option("name", name, ok, "is the name of another task already")
-        shared = {option: getattr(handler, option) for option in _SHARED}
-        where: dict[str, Any] = {"stream": calls.stream, "consumer": calls.consumer}
-        where["module"] = calling_module()
-        where["state"] = RunState()
-        found: CallHandler = self._new_handler(
-            CallHandler, function, {**shared, **where, **options}
-        )
-        tasks[name] = found
+        where = {"stream": calls.stream, "consumer": calls.consumer, "module": calling_module()}
+        work = TaskWork(**{**where, **options})
+        source.adopt(work)
+        tasks[name] = work
         if len(tasks) == 1:
-            self._add_handler(handler)
+            self._add_source(source)
             if calls.urgent is not None:
-                self._add_handler(self._queues[calls.urgent.name].handler)
+                self._add_source(self._queues[calls.urgent.name].source)
         if states is not None:
             states.flows = self.flows
             self._states.setdefault(states.bucket, states)
-        return found
+        return work
 
     def set_ticks(self, task: Task[..., Any], name: str, rule: TickRule) -> None:
         """Have the calls of a schedule of a task follow a rule."""
         if rule != TickRule():
-            self._queues[task.queue.name].handler.ticks[f"{task.name}.{name}"] = rule
+            self._queues[task.queue.name].source.ticks[f"{task.name}.{name}"] = rule
 
     def rename(self, name: str) -> None:
         """Give the worker another name, also in the subjects and consumers of what is defined already."""
@@ -293,22 +268,23 @@ class TaskQueues:
         owner.name = name
         if self._queues or owner.schedules:
             owner.check_name()
-        for queue, (calls, handler) in self._queues.items():
+        for queue, (calls, source) in self._queues.items():
             before = calls.prefix
             calls.rename(name)
-            tasks = handler.tasks
-            for task_name, item in () if handler.urgent else tasks.items():
+            tasks = source.tasks
+            for task_name, item in () if source.urgent else tasks.items():
                 tasks[task_name] = replace(item, consumer=calls.consumer)
                 if task_name in self.tasks:
-                    self.tasks[task_name].handler = tasks[task_name]
+                    self.tasks[task_name].work = tasks[task_name]
             renamed = replace(
-                handler,
+                source,
                 filter_subject=calls.filter_subject,
                 filter_subjects=(),
                 consumer=calls.consumer,
+                unknown=replace(source.unknown, consumer=calls.consumer),
             )
             self._queues[queue] = _Queue(calls, renamed)
-            owner.handlers[:] = [renamed if item is handler else item for item in owner.handlers]
+            owner.handlers[:] = [renamed if item is source else item for item in owner.handlers]
             owner.schedules = [
                 replace(item, subject=f"{calls.prefix}{item.subject.removeprefix(before)}")
                 if item.subject.startswith(before)
@@ -321,14 +297,14 @@ class TaskQueues:
         streams = [
             resource
             for queue in self._queues.values()
-            if queue.handler.tasks
+            if queue.source.tasks
             for resource in queue.calls.resources(nc)
         ]
         schedules = [
-            item for queue in self._queues.values() for item in queue.handler.ticks.values()
+            item for queue in self._queues.values() for item in queue.source.ticks.values()
         ]
         leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
-        tasks = [task for task in self.tasks.values() if task.handler.state.has_steps]
+        tasks = [task for task in self.tasks.values() if task.work.state.has_steps]
         steps = {task.states.bucket: task.states.steps.resource() for task in tasks if task.states}
         buckets = [*(states.resource() for states in self._states.values()), *steps.values()]
         limits = [limits_resource()] if self._owner.shared_limits else []
@@ -336,13 +312,13 @@ class TaskQueues:
         return [*streams, *buckets, *leases, *limits, *keys]
 
     @property
-    def in_use(self) -> list[tuple[CallQueue, QueueHandler]]:
+    def in_use(self) -> list[tuple[CallQueue, Queue]]:
         """Where the calls of the queues with tasks are, and what runs them."""
-        return [queue for queue in self._queues.values() if queue.handler.tasks]
+        return [queue for queue in self._queues.values() if queue.source.tasks]
 
     def volatile_buckets(self, js: JetStream) -> list[str]:
         """Return the buckets of tasks with steps that are in memory, as sentences."""
-        tasks = [task for task in self.tasks.values() if task.handler.state.has_steps]
+        tasks = [task for task in self.tasks.values() if task.work.state.has_steps]
         found: dict[str, str] = {}
         for bucket in [name for task in tasks for name in _buckets_of(task)]:
             with suppress(errors.BucketNotFoundError):
@@ -529,15 +505,9 @@ def task_name(function: Callable[..., object]) -> str:
     return f"{module}.{name}".replace(".", "-")
 
 
-def _queue_function(name: str) -> HandlerFunction:
-    """Return a function with the name of a queue, whose tasks run instead of it."""
-
-    def queue(_data: bytes) -> None:
-        raise LookupError("a queue runs the handlers of its tasks")
-
-    queue.__name__ = name
-    queue.__qualname__ = f"queue {name}"
-    return queue
+def _run_unknown(_data: bytes, _context: Context) -> None:
+    """Stand for the function of a task that is not known here."""
+    raise LookupError("a call of an unknown task is not run")
 
 
 def calling_module() -> str:

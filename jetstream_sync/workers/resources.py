@@ -17,7 +17,7 @@ from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, Stream
-    from .handler import Handler
+    from .source import Source
 
 Resource = StreamConfig | KeyValueConfig
 
@@ -71,7 +71,7 @@ class SetupStep:
 
 
 def resources_of(
-    handlers: Iterable[Handler],
+    sources: Iterable[Source],
     of_tasks: Iterable[Resource],
     given: Iterable[Resource] = (),
     replicas: int | None = None,
@@ -79,8 +79,8 @@ def resources_of(
     """Return the streams and buckets of a worker, those that are given first, each name once."""
     found = [Wanted(_with_replicas(resource, replicas), is_given=True) for resource in given]
     implied = list(of_tasks)
-    for handler in handlers:
-        implied += _of_handler(handler)
+    for source in sources:
+        implied += _of_handler(source)
     found += [Wanted(_with_replicas(item, replicas), is_given=False) for item in implied]
     by_name: dict[str, Wanted] = {}
     for wanted in found:
@@ -96,13 +96,13 @@ class Wanted(NamedTuple):
     """Whether the user gave the config; otherwise an existing one is left as it is."""
 
 
-def _of_handler(handler: Handler) -> Iterator[Resource]:
-    for part in handler.parts:
-        if part.once is not None:
-            yield KeyValueConfig(bucket=part.once, ttl=_ONCE_TTL)
-    if isinstance(handler.dead_letters, str):
+def _of_handler(source: Source) -> Iterator[Resource]:
+    for work in source.works:
+        if work.once is not None:
+            yield KeyValueConfig(bucket=work.once, ttl=_ONCE_TTL)
+    if isinstance(source.dead_letters, str):
         yield StreamConfig(
-            name=handler.dead_letters,
+            name=source.dead_letters,
             subjects=[DEAD_LETTER_SUBJECTS],
             storage=StorageType.FILE,
             duplicate_window=_DEAD_LETTER_WINDOW,

@@ -28,7 +28,6 @@ from ..net.clock import FOREVER, BackoffDelay, Deadline
 from .dead_letters import DeadLetterWriter
 from .deliveries import LeaseKeeper, Settlements
 from .events import RunEvent, RunEventKind, spawn
-from .handler import Handler
 from .limits import Limit
 from .logs import log
 from .observer import Observer
@@ -37,12 +36,13 @@ from .operations.heartbeat import SupervisorLink
 from .options import DefinedWorker
 from .resources import SetupStep, create_missing
 from .running import RunningReporter
-from .runtime.consumers import check_dead_letters, check_parking, parks
-from .runtime.membership import source_of
+from .runtime.consumers import check_dead_letters, check_parking
+from .runtime.membership import receiver_of
 from .runtime.processing import Shared
-from .runtime.threads import HandlerRunner
+from .runtime.threads import Runner
 from .schedules import Schedules
 from .shared_limits import SharedLimits
+from .source import Source
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class WorkerRun:
         self._js: JetStream = nc.jetstream()
         self._status = ExitStatus.OK
         self._ended = threading.Event()
-        self._runners: list[HandlerRunner] = []
+        self._runners: list[Runner] = []
         self._pools: list[HandlerProcesses] = []
         # What the consumers had delivered at the last check, if all of them were empty.
         self._delivered: list[int] = []
@@ -169,7 +169,7 @@ class WorkerRun:
             try:
                 for step in self._create_missing():
                     log.warning("worker %r: setup would %s", name, step)
-                self._runners = [self._prepare(handler) for handler in self._worker.handlers]
+                self._runners = [self._prepare(source) for source in self._worker.handlers]
                 self._pools = [item.processes for item in self._runners if item.processes]
                 if self._worker.ensure != "none":
                     self._schedules.store()
@@ -187,8 +187,8 @@ class WorkerRun:
         interval = min(shortest / 12, _MAX_TICK_S)
         fatal = self._shared.on_fatal
         keeper = spawn("worker-leases", lambda: self._maintain(interval), fatal)
-        parts = [part for handler in self._worker.handlers for part in handler.parts]
-        if any(part.soft_timeout is not None for part in parts):
+        works = [work for source in self._worker.handlers for work in source.works]
+        if any(work.soft_timeout is not None for work in works):
             spawn("worker-soft-timeouts", self._interrupt_overdue, fatal)
         if self._worker.shared_limits:
             spawn("worker-limits", lambda: self._shared.shared_limits.run(self._ended), fatal)
@@ -213,24 +213,24 @@ class WorkerRun:
                 return False
         return True
 
-    def _prepare(self, handler: Handler) -> HandlerRunner:
+    def _prepare(self, source: Source) -> Runner:
         may_change = self._worker.ensure != "none"
-        source = source_of(self._js, handler, may_change=may_change)
-        if parks(handler):
-            check_parking(self._js, handler)
+        consumer, puller = receiver_of(self._js, source, may_change=may_change)
+        if source.parks:
+            check_parking(self._js, source)
         writer = None
-        if handler.dead_letters is not None:
-            writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
-            self._check_dead_letters(handler)
-        return HandlerRunner(handler, self._shared, source, writer)
+        if source.dead_letters is not None:
+            writer = DeadLetterWriter(self._js, source.dead_letters, self._worker.name)
+            self._check_dead_letters(source)
+        return Runner(source, self._shared, consumer, puller, writer)
 
-    def _check_dead_letters(self, handler: Handler) -> None:
+    def _check_dead_letters(self, source: Source) -> None:
         # Without a place for its dead letter, a message that fails is delivered again and again.
-        if handler.group is None:
+        if source.group is None:
             try:
-                check_dead_letters(self._js, handler, handler.stream)
+                check_dead_letters(self._js, source, source.stream)
             except errors.InvalidOptionError as error:
-                log.error("worker %r: %s: %s", self._worker.name, handler.name, error)  # noqa: TRY400
+                log.error("worker %r: %s: %s", self._worker.name, source.name, error)  # noqa: TRY400
             except errors.PermissionsError:
                 pass  # the user may not read its config
 
@@ -396,7 +396,7 @@ class _Upkeep:
         self,
         worker: DefinedWorker,
         nc: Connection,
-        runners: Sequence[HandlerRunner],
+        runners: Sequence[Runner],
         schedules: Schedules,
         link: SupervisorLink | None,
     ) -> None:
@@ -408,7 +408,7 @@ class _Upkeep:
         self._interval = _SAMPLE_S if is_frequent else _REFRESH_S
         self._refresh_at = Deadline(self._interval)
         self._turns = cycle(runners)
-        self._outdated: deque[HandlerRunner] = deque()
+        self._outdated: deque[Runner] = deque()
         self._has_asked = False
 
     @property

@@ -231,7 +231,7 @@ class RunningReporter:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         messages = []
         for delivery, runner in shown:
-            frame = None if runner.handler.pool == "processes" else frames.get(delivery.thread)
+            frame = None if runner.source.pool == "processes" else frames.get(delivery.thread)
             stack = None
             if frame is not None:
                 stack = codec.encodable("".join(traceback.format_stack(frame, _MAX_FRAMES)))

@@ -33,9 +33,9 @@ from ..exact import take_values
 from ..net.clock import FOREVER, Deadline
 from ..subjects import subject_matches
 from .checks import check_option, check_time, is_number, short_digest, unwrapped
-from .handler import Handler
 from .logs import log
 from .resources import delete_on_subject
+from .source import Source
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -160,12 +160,12 @@ class Schedules:
     """The schedules of a running worker."""
 
     def __init__(
-        self, js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Sequence[Handler]
+        self, js: JetStream, worker: str, schedules: Sequence[Schedule], sources: Sequence[Source]
     ) -> None:
         self._js = js
         self._worker = worker
         self._schedules = schedules
-        self._handlers = handlers
+        self._sources = sources
         self._stored: list[_StoredSchedule] = []
         self._streams: list[Stream] = []
         self._refresh_at = FOREVER
@@ -174,7 +174,7 @@ class Schedules:
 
     def store(self) -> None:
         """Store the schedules that are missing or differ; `refresh` does it again."""
-        found = check_schedules(self._js, self._worker, self._schedules, self._handlers)
+        found = check_schedules(self._js, self._worker, self._schedules, self._sources)
         self._streams = [*{stream.name: stream for _, stream in found}.values()]
         digests: dict[str, str | None] = {}
         for stream in self._streams:
@@ -328,10 +328,10 @@ class ScheduleState:
 
 
 def find_schedules(
-    js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Iterable[Handler]
+    js: JetStream, worker: str, schedules: Sequence[Schedule], sources: Iterable[Source]
 ) -> list[ScheduleState]:
     """Return the schedules of a worker, and those that are stored under its name."""
-    handlers = list(handlers)
+    sources = list(sources)
     states = {}
     for schedule in schedules:
         stream_name = js.find_stream_name_by_subject(schedule.subject)
@@ -345,13 +345,14 @@ def find_schedules(
             state="missing" if found is None else state,
         )
     modules = {schedule.module for schedule in schedules} | {
-        module_of(handler.module if part is handler else unwrapped(part.function).__module__)
-        for handler in handlers
-        for part in (handler, *handler.parts)
+        module_of(module)
+        for source in sources
+        for work in source.works
+        for module in (work.module, unwrapped(work.function).__module__)
     }
     streams = {
         *(state.stream for state in states.values()),
-        *(handler.stream for handler in handlers),
+        *(source.stream for source in sources),
     }
     for name in sorted(streams):
         stream = js.get_stream(name)
@@ -383,13 +384,13 @@ def delete_schedules(js: JetStream, schedules: Iterable[ScheduleState]) -> None:
 
 
 def check_schedules(
-    js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Iterable[Handler]
+    js: JetStream, worker: str, schedules: Sequence[Schedule], sources: Iterable[Source]
 ) -> list[tuple[Schedule, Stream]]:
     """Check that the server and the streams fit the schedules; return them with the streams."""
     found: list[tuple[Schedule, Stream]] = []
     streams: dict[str, Stream] = {}
     filters: dict[str, list[_Filters]] = {}
-    handlers = list(handlers)
+    sources = list(sources)
     for level in {schedule.level for schedule in schedules}:
         require_level(js, level)
     for schedule in schedules:
@@ -397,7 +398,7 @@ def check_schedules(
         if stream is None:
             name = js.find_stream_name_by_subject(schedule.subject)
             stream = streams[name] = js.get_stream(name)
-            filters[name] = list(_filters(js, name, handlers))
+            filters[name] = list(_filters(js, name, sources))
         subject = _subject(stream.name, worker, schedule)
         check_place(stream, subject, filters[stream.name])
         found.append((schedule, stream))
@@ -416,24 +417,24 @@ def require_level(js: JetStream, level: int) -> None:
         raise errors.ServerTooOldError("schedules", needs, f"one at API level {known}")
 
 
-def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterable[Handler]) -> None:
+def check_scheduling(js: JetStream, stream: str, subject: str, sources: Iterable[Source]) -> None:
     """Check that a stream can have a schedule with this subject, and that no handler receives it."""
-    check_place(js.get_stream(stream), subject, _filters(js, stream, handlers))
+    check_place(js.get_stream(stream), subject, _filters(js, stream, sources))
 
 
 #: The name of a consumer, and its filters.
 _Filters = tuple[str, Sequence[str]]
 
 
-def _filters(js: JetStream, stream: str, handlers: Iterable[Handler]) -> Iterator[_Filters]:
+def _filters(js: JetStream, stream: str, sources: Iterable[Source]) -> Iterator[_Filters]:
     """Yield the consumers of the handlers of a stream with their filters."""
-    for handler in handlers:
-        if handler.stream != stream or handler.group is not None:
+    for source in sources:
+        if source.stream != stream or source.group is not None:
             continue
-        filters: Sequence[str] = handler.filter_subjects
+        filters: Sequence[str] = source.filter_subjects
         with suppress(errors.ConsumerNotFoundError):
-            filters = filters or sorted(js.consumer_info(stream, handler.consumer).config.filters)
-        yield handler.consumer, filters
+            filters = filters or sorted(js.consumer_info(stream, source.consumer).config.filters)
+        yield source.consumer, filters
 
 
 def check_place(stream: Stream, subject: str, consumers: Iterable[_Filters]) -> None:

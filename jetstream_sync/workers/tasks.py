@@ -1,7 +1,7 @@
 """
 Tasks: functions whose calls are messages of a queue.
 
-A `Task` sends calls, and has the function that the handler of the task runs for them. How calls are stored,
+A `Task` sends calls, and runs the function for them. How calls are stored,
 and their states, are in `calls`.
 """
 
@@ -48,7 +48,7 @@ from .calls import (
     has_expired,
     sent_call,
 )
-from .checks import check_option, check_time, implementation, is_number, unwrapped
+from .checks import check_option, check_time, is_number
 from .errors import Reject, TaskError, misfit
 from .flows import MEMBERS, Call
 from .logs import log
@@ -57,8 +57,8 @@ from .running import terminate as end_call
 
 if TYPE_CHECKING:
     from .context import CallProgress, Context
-    from .handler import CallHandler
     from .unique import UniqueCalls
+    from .work import Work
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -278,8 +278,8 @@ class Task(Generic[P, R]):
     Calling it calls the function itself, at once.
     """
 
-    #: The handler that runs the task; its options are those of the task.
-    handler: CallHandler
+    #: What runs its calls, with the options of the task.
+    work: Work
     #: The keys of its calls; ``None``: it is not unique.
     unique: UniqueCalls | None = None
 
@@ -454,7 +454,7 @@ class Task(Generic[P, R]):
                 queue=self.queue.name,
                 handler=self.name,
                 results=self.states.bucket,
-                steps=self.handler.state.has_steps,
+                steps=self.work.state.has_steps,
             ),
         )
 
@@ -489,29 +489,16 @@ class Task(Generic[P, R]):
 
     # --- running --------------------------------------------------------------------------------
 
-    def runner(self) -> Callable[..., object]:
+    @property
+    def run_payload(self) -> Callable[[bytes], object] | None:
         """
-        Return the function of the handler of the task.
+        Return what runs a call without its context; ``None``: it needs that, or has a stored result.
 
         :meta private:
         """
-        if self._arguments.is_simple and self.states is None:
+        return self._run_payload if self._arguments.is_simple and self.states is None else None
 
-            def runner(data: bytes) -> object:
-                return self._run_simple(data)
-
-        else:
-
-            def runner(data: bytes, ctx: Context) -> object:  # type: ignore[misc]
-                return self._run(data, ctx)
-
-        runner.__name__ = self.name
-        runner.__qualname__ = getattr(implementation(self.function), "__qualname__", self.name)
-        runner.__module__ = unwrapped(self.function).__module__
-        return runner
-
-    def _run_simple(self, data: bytes) -> object:
-        """Run the function for a message, if it needs neither its context nor a stored result."""
+    def _run_payload(self, data: bytes) -> object:
         call = sent_call(data)
         if self._has_expired(call):
             return None
@@ -530,7 +517,12 @@ class Task(Generic[P, R]):
                 self._bound(call, None)
             raise
 
-    def _run(self, data: bytes, context: Context) -> object:
+    def run_call(self, data: bytes, context: Context) -> object:
+        """
+        Run the call in a message.
+
+        :meta private:
+        """
         call = sent_call(data)
         if self.states is not None:  # their record shows whether the call has expired
             if call.flow is not None and call.flow.members:

@@ -38,11 +38,12 @@ from .deliveries import (
 )
 from .errors import CallEndedError
 from .flows import Flows
-from .handler import CallHandler, Handler
 from .observer import Observer
 from .runtime.processing import Parts, Processor
+from .source import Source
 from .steps import MemorySteps, StepStore, Suspended
 from .tasks import Task, TaskResult
+from .work import Work
 
 if TYPE_CHECKING:
     from .options import DefinedWorker
@@ -242,7 +243,7 @@ class TestClient:
 
     def deliver(
         self,
-        handler: str | Handler | Task[..., Any],
+        handler: str | Work | Task[..., Any],
         payload: object = b"",
         *,
         subject: str | None = None,
@@ -274,15 +275,16 @@ class TestClient:
 
         """
         found = self._find(handler, batches=False)
-        if isinstance(payload, dict) and _has_results(found):
-            subject = subject or f"tasks.test.test.{found.name}.{uuid.uuid4().hex}"
+        work = found[1]
+        if isinstance(payload, dict) and work.state.results is not None:
+            subject = subject or f"tasks.test.test.{work.name}.{uuid.uuid4().hex}"
         return self._process(
             found, [payload], attempt, stopping, subject, headers, lease_lost=lease_lost
         )[0]
 
     def deliver_batch(
         self,
-        handler: str | Handler,
+        handler: str | Work,
         payloads: Sequence[object],
         *,
         attempt: int = 1,
@@ -310,7 +312,7 @@ class TestClient:
 
     def _process(
         self,
-        handler: Handler,
+        found: tuple[Source, Work],
         payloads: Sequence[object],
         attempt: int,
         stopping: bool,
@@ -319,14 +321,15 @@ class TestClient:
         *,
         lease_lost: bool = False,
     ) -> list[Outcome]:
+        source, work = found
         check_option("attempt", attempt, attempt >= 1, "must be at least 1")
         settlements = _SettlementRecorder()
         publisher, dead_letters = _PublishRecorder(), _PublishRecorder()
         outcomes = settlements.outcomes
-        origin = Origin(handler.name, self._generation)
+        origin = Origin(work.name, self._generation)
         for payload in payloads:
             outcome = Outcome()
-            message = self._message(handler, payload, subject, headers, attempt, outcome)
+            message = self._message(source, payload, subject, headers, attempt, outcome)
             lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
             delivery = LeasedMessage(message, lease, origin)
             outcomes[delivery] = outcome
@@ -360,16 +363,14 @@ class TestClient:
             has_committed=self._worker.has_committed,
         )
         writer = None
-        if handler.dead_letters is not None:
-            writer = DeadLetterWriter(dead_letters, handler.dead_letters, self._worker.name)
+        if source.dead_letters is not None:
+            writer = DeadLetterWriter(dead_letters, source.dead_letters, self._worker.name)
         state = RunState()
-        if _has_results(handler):
+        if work.state.results is not None:
             calls = self._calls or MemoryCalls()
-            state = TaskState(
-                calls, handler.name, place=getattr(getattr(handler, "state", None), "place", None)
-            )
-        processor = Processor(handler, parts, writer, state=state)
-        if handler.max_messages is not None:
+            state = TaskState(calls, work.name, place=getattr(work.state, "place", None))
+        processor = Processor(work, source, parts, writer, state=state)
+        if source.max_messages is not None:
             processor.process_batch(list(outcomes))
         else:
             for delivery, outcome in outcomes.items():
@@ -389,23 +390,23 @@ class TestClient:
             raise ran.error
         return list(outcomes.values())
 
-    def _find(self, handler: str | Handler | Task[..., Any], *, batches: bool) -> Handler:
-        handlers = [part for item in self._worker.handlers for part in item.parts]
-        wanted = handler if isinstance(handler, (str, Handler)) else handler.handler
-        for item in handlers:
-            if wanted is item or wanted == item.name:
+    def _find(self, handler: str | Work | Task[..., Any], *, batches: bool) -> tuple[Source, Work]:
+        known = [(source, work) for source in self._worker.handlers for work in source.works]
+        wanted = handler.work if isinstance(handler, Task) else handler
+        for source, work in known:
+            if wanted is work or wanted == work.name:
                 rule = "handles batches: use deliver_batch()"
                 rule = "handles single messages" if batches else rule
-                check_option("handler", handler, batches is (item.max_messages is not None), rule)
-                return item
-        names = ", ".join(handler.name for handler in handlers) or "none"
+                check_option("handler", handler, batches is (source.max_messages is not None), rule)
+                return source, work
+        names = ", ".join(work.name for _, work in known) or "none"
         raise errors.InvalidOptionError(
             "handler", handler, f"is not a handler of this worker, which has: {names}"
         )
 
     def _message(
         self,
-        handler: Handler,
+        source: Source,
         payload: object,
         subject: str | None,
         headers: Headers | Mapping[str, Any] | None,
@@ -414,20 +415,16 @@ class TestClient:
     ) -> JetStreamMsg:
         self._delivered += 1
         if subject is None:
-            subject = (handler.filter_subjects or (handler.stream,))[0]
+            subject = (source.filter_subjects or (source.stream,))[0]
             subject = subject.replace("*", "x").replace(">", "x")
         number = self._delivered
         stored_ns = int(datetime.now(timezone.utc).timestamp() * 1e9)
         reply = (
-            f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{stored_ns}.0"
+            f"$JS.ACK.{source.stream}.{source.consumer}.{attempt}.{number}.{number}.{stored_ns}.0"
         )
         block = Headers(headers) if headers else None
         received = (subject.encode(), reply.encode(), block, _encoded(payload))
         return _RecordedMsg(received, outcome)
-
-
-def _has_results(handler: Handler) -> bool:
-    return isinstance(handler, CallHandler) and handler.state.results is not None
 
 
 class MemoryCalls(CallStates):

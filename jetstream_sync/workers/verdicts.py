@@ -1,8 +1,8 @@
 """
 Verdicts: what follows for a message that has failed, or that is not run.
 
-A `Verdict` is decided once, from the facts of an attempt and the options of the handler. `Failures` in
-``runtime/processing.py`` performs it, and the observer of the handler counts it.
+A `Verdict` is decided once, from the facts of an attempt and the options of the work and its source. `Failures` in
+``runtime/processing.py`` performs it, and the observer of the work counts it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from .errors import DeadLetterTooLargeError, Retry, StateUnknownError, may_fit_e
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S
 
 if TYPE_CHECKING:
-    from .handler import Handler
     from .retries import Backoff
+    from .source import Source
+    from .work import Work
 
 #: The outcome of a delivery; the label ``outcome`` of a metric.
 DeliveryOutcome = Literal["ack", "retry", "dead", "rejected", "lost", "given_back", "skipped"]
@@ -84,17 +85,17 @@ class FailedAttempt(NamedTuple):
     """Seconds since it was given back first, because it does not fit some processes."""
 
 
-def verdict_of(failed: FailedAttempt, handler: Handler) -> Verdict:
-    """Return what follows for a message whose attempt has failed."""
-    error, retry = failed.error, handler.retry
+def verdict_of(failed: FailedAttempt, work: Work, source: Source) -> Verdict:
+    """Return what follows for a message of a source whose attempt has failed."""
+    error, retry = failed.error, work.retry
     if failed.is_settled:
         return SETTLED
     if failed.is_lost:
         return LOST
-    if may_fit_elsewhere(error) and failed.unfit_s < handler.grace:
-        return postponed(_delay_within(failed.unfit_s, handler.grace), one_line(error))
+    if may_fit_elsewhere(error) and failed.unfit_s < source.grace:
+        return postponed(_delay_within(failed.unfit_s, source.grace), one_line(error))
     is_unknown = isinstance(error, StateUnknownError)
-    rejected = not is_unknown and handler.rejects(error)
+    rejected = not is_unknown and work.rejects(error)
     is_fault = not (rejected or isinstance(error, Retry))
     if rejected or (failed.number >= retry.attempts and not is_unknown):
         return buried(one_line(error), rejected=rejected, is_fault=is_fault)
@@ -105,7 +106,7 @@ def verdict_of(failed: FailedAttempt, handler: Handler) -> Verdict:
     if retry.in_place and failed.has_key:
         action = VerdictAction.REPEAT
         delay = max(MIN_DELAY_S, min(delay, MAX_IN_PLACE_S - failed.slept))
-    elif handler.park_after is not None and delay > handler.park_after:
+    elif source.park_after is not None and delay > source.park_after:
         action = VerdictAction.PARK
     return Verdict(action, "retry", delay, is_fault=is_fault)
 

@@ -23,14 +23,15 @@ from .call_records import CallRecord, CallStatus
 from .calls import CallQueue
 from .dead_letters import DeadLetter, DeadLetters
 from .errors import NoCallError
-from .handler import CallHandler, QueueHandler
 from .runtime.consumers import stranded_calls, unknown_calls
+from .source import Queue
+from .work import Work
 
 if TYPE_CHECKING:
     from .tasks import Task
 
-#: The queues with the handlers of their tasks.
-_Queues = Sequence[tuple[CallQueue, QueueHandler]]
+#: Where the calls of queues are, and what runs them.
+_Queues = Sequence[tuple[CallQueue, Queue]]
 #: Seconds between the two readings of what disagrees: a settlement is on its way for at most that long.
 _AGAIN_S: Final = 2.0
 #: Number of comparisons of a stream with its consumer while they differ.
@@ -52,10 +53,10 @@ def verify_calls(
         again = set(_disagreements(js, tasks, queues))
         found = [text for text in found if text in again]
         forgotten &= _forgotten(js, queues)
-    handlers = [handler for _, handler in queues]
+    sources = [source for _, source in queues]
     with suppress(errors.StreamNotFoundError):
-        found += unknown_calls(js, handlers)
-    found += stranded_calls(js, handlers)
+        found += unknown_calls(js, sources)
+    found += stranded_calls(js, sources)
     return found + [
         f"queue {name}: {count} messages are unknown to its consumer"
         for name, count in forgotten.items()
@@ -67,23 +68,23 @@ class _Place(NamedTuple):
 
     queue: CallQueue
     name: str
-    handler: CallHandler
+    work: Work
     keeps: bool
     """Whether its dead letters are stored under known subjects."""
 
 
 def _places(queues: _Queues) -> list[_Place]:
     return [
-        _Place(calls, name, task, isinstance(handler.dead_letters, str))
-        for calls, handler in queues
-        if not handler.urgent  # the other queue has them, too
-        for name, task in handler.tasks.items()
+        _Place(calls, name, work, isinstance(source.dead_letters, str))
+        for calls, source in queues
+        if not source.urgent  # the other queue has them, too
+        for name, work in source.tasks.items()
     ]
 
 
 def unverified(queues: _Queues) -> str:
     """Return what `verify_calls` cannot know, as a sentence; empty: there is nothing."""
-    names = sorted({place.name for place in _places(queues) if not place.handler.state.results})
+    names = sorted({place.name for place in _places(queues) if not place.work.state.results})
     if not names:
         return ""
     return (
@@ -121,8 +122,8 @@ def _places_of(
     tasks: Mapping[str, Task[..., object]],
 ) -> list[_Place]:
     """Return where a call may be: at its task, or in a queue of a backend of Django with the same bucket."""
-    own = [item for item in places if item.handler.state.results]
-    own = [item for item in own if item.handler.state.results.bucket == bucket]
+    own = [item for item in places if item.work.state.results]
+    own = [item for item in own if item.work.state.results.bucket == bucket]
     named = [item for item in own if item.name == record.task]
     return named or [item for item in own if item.name not in tasks]
 
@@ -141,7 +142,7 @@ def _wrong(
     if record.status == CallStatus.FAILED:
         # A call after one that has failed never had a message.
         had_message = record.flow is None or record.last_attempted_at is not None
-        keeps = all(item.keeps and not item.handler.state.acks_failures for item in places)
+        keeps = all(item.keeps and not item.work.state.acks_failures for item in places)
         if keeps and had_message and not (letter_count or any(letters[tick] for tick in ticks)):
             found.append(f"{where}, and has no dead letter")
         if letter_count > 1:
@@ -163,7 +164,7 @@ def _buried(
 ) -> list[str]:
     """Return the messages of calls without results that are stored although they have a dead letter."""
     without = {
-        (item.queue.prefix, item.name): item for item in places if not item.handler.state.results
+        (item.queue.prefix, item.name): item for item in places if not item.work.state.results
     }
     found = []
     for letter in letters if without else ():
@@ -187,7 +188,7 @@ def _tick_subject(subject: str) -> str:
 
 def _records(js: JetStream, places: Sequence[_Place]) -> Iterator[tuple[CallRecord, str]]:
     """Yield the records of calls with results, with the names of their buckets."""
-    states = [place.handler.state.results for place in places]
+    states = [place.work.state.results for place in places]
     for bucket in sorted({item.bucket for item in states if item is not None}):
         with suppress(errors.BucketNotFoundError), js.key_value(bucket).watch() as watch:
             records = [_record_of(entry) for entry in watch.initial()]
@@ -196,7 +197,7 @@ def _records(js: JetStream, places: Sequence[_Place]) -> Iterator[tuple[CallReco
 
 def _waits(record: CallRecord, place: _Place) -> bool:
     """Return whether a call needs no message, because it waits for a signal, or for calls that have not ended."""
-    flow, steps = record.flow, place.handler.state.results.steps
+    flow, steps = record.flow, place.work.state.results.steps
     if flow is None or not flow.waiting:
         return False
     if flow.waiting.startswith("wait="):

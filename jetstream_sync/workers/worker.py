@@ -24,15 +24,7 @@ from .checks import check_count, check_option, check_plain, check_token, unwrapp
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import RunEvent, RunEventKind, StopOnce, signals
-from .handler import (
-    HANDLER_OPTIONS,
-    QUEUE_OPTIONS,
-    TASK_OPTIONS,
-    Handler,
-    HandlerFunction,
-    TickRule,
-    refuse_to_run,
-)
+from .handler import HANDLER_OPTIONS, Handler
 from .logs import log
 from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
 from .operations.health import Monitor
@@ -43,7 +35,7 @@ from .options import (
     QueueOptions,
     TaskOptions,
     WorkerOptions,
-    divided,
+    own_names,
     refuse_unknown,
     register,
 )
@@ -54,8 +46,10 @@ from .runtime.consumers import plan_consumer, stranded_calls, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .shared_limits import SharedLimitRule
+from .source import Source, SourceOptions, TickRule
 from .tasks import Task, TaskDecorator
 from .verify import unverified, verify_calls
+from .work import HandlerFunction, refuse_to_run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -76,7 +70,6 @@ _CONNECTION: Final[dict[str, Any]] = {
 
 P = ParamSpec("P")
 R = TypeVar("R")
-H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +116,8 @@ class Worker(DefinedWorker):
         super().__init__(**options)  # type: ignore[arg-type]  # None is the default of some
         self.servers = servers
         self.program: str = self.program or program_of(calling_module())
-        #: The handlers, in the order of their definition.
-        self.handlers: list[Handler] = []
+        #: The handlers and queues, in the order of their definition.
+        self.handlers: list[Source] = []
         #: The limits by name: how many handlers may run at a time.
         self.limits: dict[str, int] = {}
         #: The limits of all processes by name.
@@ -135,7 +128,7 @@ class Worker(DefinedWorker):
         self.eager_calls: Any = None
         #: The queues of the tasks.
         self.queues: TaskQueues = self.queues_class(
-            self, new_handler=self._new_handler, add_handler=self._add_handler, sender=self._sender
+            self, complete=self._complete, add_source=self._add_source, sender=self._sender
         )
         self._hooks: dict[WorkerEventKind, list[Hook]] = {}
         self._monitor: Monitor | None = None
@@ -208,7 +201,7 @@ class Worker(DefinedWorker):
         batches = {"max_messages": max_messages, "max_wait": max_wait}
         return self._decorator({**options, **batches, "stream": stream, "consumer": consumer})
 
-    @shows_fields((QueueOptions, OPTIONS["queue"]), (Handler, QUEUE_OPTIONS))
+    @shows_fields((QueueOptions, OPTIONS["queue"]))
     def queue(self, name: str, **options: Unpack[QueueFields]) -> None:
         """
         Define a queue for tasks: one consumer, and threads that its tasks share.
@@ -236,7 +229,7 @@ class Worker(DefinedWorker):
     @overload
     def task(self, **options: Unpack[TaskFields]) -> TaskDecorator: ...
 
-    @shows_fields((TaskOptions, OPTIONS["task"]), (Handler, TASK_OPTIONS))  # type: ignore[misc]
+    @shows_fields((TaskOptions, OPTIONS["task"]))  # type: ignore[misc]
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """
         Make a function a task: `Task.delay` has a worker call it. A decorator, with and without arguments.
@@ -257,16 +250,22 @@ class Worker(DefinedWorker):
         """
         for option, value in options.items():
             rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
-            of_queue = option in {*QUEUE_OPTIONS, "concurrency"}
+            of_queue = option in {*own_names(SourceOptions), "concurrency"}
             check_option(option, value, option in OPTIONS["task"] or not of_queue, rule)
         refuse_unknown("task", options, OPTIONS["task"])
-        own, others = divided(TaskOptions, options)
+        own = TaskOptions(**options)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            task = self.queues.add_task(function, own, others)
+            task = self.queues.add_task(function, own)
             if own.cron is not None or own.every is not None:
-                times = {"cron": own.cron, "every": own.every, "time_zone": own.time_zone}
-                self.schedule(task, missed=own.missed, overlap=own.overlap, **times)
+                self.schedule(
+                    task,
+                    cron=own.cron,
+                    every=own.every,
+                    time_zone=own.time_zone,
+                    missed=own.missed,
+                    overlap=own.overlap,
+                )
             return task
 
         return decorate if function is None else decorate(function)
@@ -317,34 +316,31 @@ class Worker(DefinedWorker):
 
     def _decorator(self, options: dict[str, Any]) -> Callable[[HandlerFunction], Handler]:
         """Return a decorator that adds a handler with these options, defined in the calling module."""
-        self._check_limit(options.get("limit"))
-        module = calling_module()
+        options = {"module": calling_module(), **self._complete(options)}
 
         def decorate(function: HandlerFunction) -> Handler:
-            handler = self._new_handler(Handler, function, {"module": module, **options})
-            self._add_handler(handler)
+            handler = Handler(function=function, **options)
+            self._add_source(handler)
             return handler
 
         return decorate
 
-    def _check_limit(self, limit: str | None) -> None:
+    def _complete(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a source with the defaults of the worker; check its limit."""
+        limit = options.get("limit")
         rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
         if limit in self.shared_limits:
             rule = "is a limit of all processes: they are for tasks, @worker.task(limit=...)"
         check_option("limit", limit, limit is None or limit in self.limits, rule)
+        given = options.get("dead_letters")
+        return {**options, "dead_letters": self.dead_letters if given is None else given}
 
-    def _new_handler(self, kind: type[H], function: HandlerFunction, options: dict[str, Any]) -> H:
-        self._check_limit(options.get("limit"))
-        if options.get("dead_letters") is None:
-            options["dead_letters"] = self.dead_letters
-        return kind(function=function, **options)
-
-    def _add_handler(self, handler: Handler) -> None:
+    def _add_source(self, source: Source) -> None:
         for other in self.handlers:
-            ok = (other.stream, other.consumer) != (handler.stream, handler.consumer)
+            ok = (other.stream, other.consumer) != (source.stream, source.consumer)
             rule = f"is used by handler {other.name} already"
-            check_option("consumer", handler.consumer, ok, rule)
-        self.handlers.append(handler)
+            check_option("consumer", source.consumer, ok, rule)
+        self.handlers.append(source)
 
     def schedule(
         self,
@@ -818,19 +814,22 @@ class Worker(DefinedWorker):
         with self._connect_once() as nc:
             letter, msg = DeadLetters(nc.jetstream()).read_copy(stream, seq)
         # The stream of an elastic group has a name of its own.
-        handlers = (
-            item
-            for item in self.handlers
-            if item.consumer == letter.consumer and (item.group or item.stream == letter.stream)
+        source = next(
+            (
+                item
+                for item in self.handlers
+                if item.consumer == letter.consumer and (item.group or item.stream == letter.stream)
+            ),
+            None,
         )
-        found = next((item.of(letter.subject) for item in handlers), None)
-        if found is None:
+        found = None if source is None else source.route(letter.subject)
+        if source is None or found is None:
             rule = (
                 f"is for {letter.subject} of consumer {letter.consumer}, which has no handler here"
             )
             raise errors.InvalidOptionError("seq", seq, rule)
         client = self.test_client()
-        if found.max_messages is not None:
+        if source.max_messages is not None:
             return client.deliver_batch(found, [msg.data])[0]
         return client.deliver(found, msg.data, subject=letter.subject, headers=msg.headers)
 

@@ -103,7 +103,7 @@ def test_a_call_whose_state_was_not_stored_is_not_run_again(worker, database, js
     def note(event: Any) -> None:
         ctx_ids.append(event.message.metadata)
 
-    states = add.handler.state
+    states = add.work.state
     stored = states._calls.store
     failures = iter([True])
 

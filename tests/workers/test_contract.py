@@ -158,9 +158,8 @@ def raise_unprintable(*_: object) -> str:
     raise UnprintableError
 
 
-def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker, monkeypatch):
+def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker):
     """In the handler and the decoder it makes a dead letter; in the function for its subject a retry."""
-    monkeypatch.setattr("jetstream_sync.workers.handler.GRACE_S", 0.0)
 
     def handle(_data: bytes) -> None:
         raise UnprintableError
@@ -176,7 +175,7 @@ def test_an_error_without_a_text_is_one_of_the_handler(js, stream, worker, monke
         decorate = worker.handler(
             stream=stream.name, consumer=name, filter_subject=subject, retry=once, **options
         )
-        decorate(handle)
+        object.__setattr__(decorate(handle), "grace", 0.0)
         js.publish(subject, b"x")
     with running(worker) as run:
         wait_until(lambda: is_settled(stream, "handler") and is_settled(stream, "decoder"))

@@ -91,7 +91,7 @@ def print_nothing() -> None:
 
 def test_a_call_of_an_unknown_task_is_a_dead_letter(worker, js):
     """It is given back for the grace first, counted, and reported by check()."""
-    worker.queue("default", unknown_task_grace=2.0)
+    worker.queue("default", unknown_task_grace=2.0 * SCALE)
 
     @worker.task(name="known")
     def known() -> None:

@@ -32,7 +32,7 @@ from ..metrics import (
 
 if TYPE_CHECKING:
     from ... import Connection
-    from ..runtime.threads import HandlerRunner
+    from ..runtime.threads import Runner
 
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: reply to a ping for a part of the shortest lease.
@@ -128,7 +128,7 @@ class Monitor(HealthSource):
         self._gauges = gauges
         self._nc: Connection | None = None
         #: The handlers of a worker that runs.
-        self.runners: Sequence[HandlerRunner] = ()
+        self.runners: Sequence[Runner] = ()
         self._keeper_thread: threading.Thread | None = None
         self._keeper: LeaseKeeper | None = None
 
@@ -136,7 +136,7 @@ class Monitor(HealthSource):
         self,
         nc: Connection,
         keeper: LeaseKeeper,
-        runners: Sequence[HandlerRunner],
+        runners: Sequence[Runner],
         thread: threading.Thread,
     ) -> None:
         """Watch the parts of a worker that runs."""
@@ -158,7 +158,7 @@ class Monitor(HealthSource):
             if idle > limit:
                 found.append(f"leases were not checked for {idle:.0f} s")
         for runner in self.runners:
-            name, threads = runner.handler.name, runner.handler.concurrency
+            name, threads = runner.source.name, runner.source.concurrency
             if runner.is_stuck:
                 found.append(f"{name}: all {threads} threads exceed the timeout")
             if not runner.pull_alive and self.phase is WorkerPhase.RUNNING:
@@ -175,12 +175,12 @@ class Monitor(HealthSource):
         if self._nc is not None and not self._nc.is_connected:
             found.append("the server is not connected")
         found += [
-            f"{runner.handler.name}: cannot pull: {runner.puller.error}"
+            f"{runner.source.name}: cannot pull: {runner.puller.error}"
             for runner in self.runners
             if runner.puller.error
         ]
         found += [
-            f"{runner.handler.name}: {mismatch}"
+            f"{runner.source.name}: {mismatch}"
             for runner in self.runners
             for mismatch in runner.consumer.mismatches
         ]

@@ -36,17 +36,11 @@ from ..dead_letters import one_line
 from ..deliveries import DeliveryState, LeasedMessage, log_context
 from ..events import ignore_signals, spawn
 from ..flows import steps_of
-from ..handler import (
-    CallHandler,
-    Handler,
-    Invocation,
-    Middleware,
-    Reply,
-    in_handler_process,
-)
 from ..logs import log, traceback_text
 from ..options import registered
+from ..source import Source
 from ..tracing import traced, tracing_middleware
+from ..work import Middleware, Reply, in_handler_process, run_inside
 
 if TYPE_CHECKING:
     from ... import Headers
@@ -117,18 +111,18 @@ def main(connection: int, lifeline: int) -> None:
     conn = Connection(connection)
     job = conn.recv()
     try:
-        handler, middleware = _load(job)
+        source, middleware = _load(job)
     except BaseException as error:  # noqa: BLE001 - the worker reports it
         conn.send("".join(traceback.format_exception(error)))
         return
-    if handler is None:
+    if source is None:
         where = " and ".join(dict.fromkeys(job.modules))
         conn.send(
             f"handler {job.identity[2]} must be defined when its module is imported, with a worker "
             f"that is created there: importing {where} does not define it"
         )
         return
-    child = _Child(conn, handler, middleware)
+    child = _Child(conn, source, middleware)
     _forward_logs(child, job)
     conn.send("")
     child.run()
@@ -149,8 +143,8 @@ def _end_with(lifeline: int) -> None:
     spawn("worker-lifeline", wait, lambda _error: os._exit(1))
 
 
-def _load(job: ChildJob) -> tuple[Handler | None, Sequence[Middleware]]:
-    """Import the modules; return the handler, ``None`` if there is none, and its middleware."""
+def _load(job: ChildJob) -> tuple[Source | None, Sequence[Middleware]]:
+    """Import the modules; return the source, ``None`` if there is none, and the middleware of its worker."""
     prepare(job.preparation)
     if job.setup:
         module, _, function = job.setup.partition(":")
@@ -158,9 +152,9 @@ def _load(job: ChildJob) -> tuple[Handler | None, Sequence[Middleware]]:
     for name in job.modules:
         importlib.import_module(name)
     for worker in registered():
-        for handler in worker.handlers:
-            if handler.identity == job.identity:
-                return handler, (*tracing_middleware(worker.trace), *worker.middleware)
+        for source in worker.handlers:
+            if source.identity == job.identity:
+                return source, (*tracing_middleware(worker.trace), *worker.middleware)
     return None, ()
 
 
@@ -190,13 +184,13 @@ class _ForwardingHandler(QueueHandler):
 
 
 class _Child:
-    """The handler, and the pipe to the worker."""
+    """The handler or the tasks of a queue, and the pipe to the worker."""
 
     def __init__(
-        self, conn: Connection[Any, Any], handler: Handler, middleware: Sequence[Middleware]
+        self, conn: Connection[Any, Any], source: Source, middleware: Sequence[Middleware]
     ) -> None:
         self._conn = conn
-        self._handler = handler
+        self._source = source
         self._middleware = middleware
         # Held for a question and its reply: other threads of the handler may ask at the same time.
         self._lock = new_rlock()
@@ -219,19 +213,20 @@ class _Child:
                 self._conn.send((kind, content))
 
     def _handled(self, request: HandlerRequest) -> tuple[str, object]:
-        delivery = _RemoteDelivery(self, request, self._handler.name)
-        handler = self._handler.of(delivery.msg.subject) or self._handler
+        delivery = _RemoteDelivery(self, request, self._source.name)
+        work = self._source.route(delivery.msg.subject)
+        assert work is not None, "the worker has found it"
         context = Context(
             delivery,
             ContextActions(
-                declared=handler.declared,
+                declared=work.declared,
                 message_id=lambda _: request.message_id,
                 publish=traced(partial(self.ask, "publish")),
                 is_stopping=lambda: bool(self.ask("is_stopping")),
                 ack=lambda _: bool(self.ask("ack")),
                 progress=lambda _, progress: self.ask("progress", *progress),
                 steps=partial(steps_of, ask=partial(self.ask, "steps")),
-                declares_steps=isinstance(handler, CallHandler) and handler.state.has_steps,
+                declares_steps=work.state.has_steps,
             ),
         )
         context.origin = request.message_id
@@ -239,10 +234,10 @@ class _Child:
         context.value_limit = request.value_limit
         log_context.set(delivery)
         try:
-            delivery.handler = handler.name
-            if isinstance(handler, CallHandler):
-                delivery.task = handler.name
-            returned = Invocation(handler, self._middleware).run(context)
+            delivery.handler = work.name
+            if work.is_call:
+                delivery.task = work.name
+            returned = run_inside(self._middleware, work.run, context, context=context)
             if not isinstance(returned, Reply):
                 check_returned(returned, done=True)
                 return "returned", (None, context.value)
@@ -250,7 +245,7 @@ class _Child:
                 pickle.dumps(returned)
             except Exception as error:  # noqa: BLE001 - another run would repeat what has succeeded
                 text = "%s: no reply was sent for %r: it cannot be pickled: %s"
-                log.error(text, self._handler.name, delivery, one_line(error))  # noqa: TRY400
+                log.error(text, self._source.name, delivery, one_line(error))  # noqa: TRY400
                 return "returned", (None, None)
             return "returned", (returned, None)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed

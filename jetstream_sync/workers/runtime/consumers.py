@@ -18,11 +18,11 @@ from ...subjects import filter_fields, subject_matches, subjects_overlap
 from ..calls import OWNER, check_owner
 from ..checks import check_option, short_digest
 from ..deliveries import MIN_WAIT_S, LeaseTimes
-from ..handler import Handler, QueueHandler, start_of
 from ..logs import log
 from ..resources import SetupStep
 from ..retries import MAX_EXTRA_DELIVERIES
 from ..schedules import AT_LEVEL, check_place, check_scheduling, require_level
+from ..source import Queue, Source, start_of
 
 if TYPE_CHECKING:
     from ... import (
@@ -74,9 +74,9 @@ class WorkerConsumer:
     #: The lengths of the leases.
     times: LeaseTimes
 
-    def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
+    def __init__(self, js: JetStream, source: Source, *, may_change: bool) -> None:
         self._js = js
-        self._handler = handler
+        self._source = source
         self._may_change = may_change
         #: The state of the consumer when it was read last; ``None``: there is no consumer yet.
         self.info: ConsumerInfo | None = None
@@ -128,9 +128,9 @@ class HandlerConsumer(WorkerConsumer):
     info: ConsumerInfo
 
     def __init__(
-        self, js: JetStream, handler: Handler, *, may_change: bool, replaces: bool = False
+        self, js: JetStream, source: Source, *, may_change: bool, replaces: bool = False
     ) -> None:
-        super().__init__(js, handler, may_change=may_change)
+        super().__init__(js, source, may_change=may_change)
         # Whether the filters of this version may replace those of a newer one.
         self._replaces = replaces
         self._stream_created: datetime | None = None
@@ -143,34 +143,34 @@ class HandlerConsumer(WorkerConsumer):
 
     def _open(self, known: ConsumerInfo | None) -> None:
         """Find, create or update the consumer; a new one continues behind its last known state."""
-        handler = self._handler
-        stream = get_stream(self._js, handler.stream)
+        source = self._source
+        stream = get_stream(self._js, source.stream)
         before, self._stream_created = self._stream_created, stream.cached_info.created
         self.generation: str = generation_of(stream.cached_info)
         self._is_queue = (
             stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE and self._is_queue
         )
         try:
-            consumer = stream.get_consumer(handler.consumer)
+            consumer = stream.get_consumer(source.consumer)
         except errors.ConsumerNotFoundError:
             if not self._may_change:
                 raise
             if before != self._stream_created or not _has_floor(stream, known):
                 known = None
-            config, floor = _continued(_new_config(handler, stream.cached_info), stream, known)
+            config, floor = _continued(_new_config(source, stream.cached_info), stream, known)
             consumer = stream.create_consumer(config)
-            _log_created(handler, consumer.cached_info, floor, is_new=not before)
+            _log_created(source, consumer.cached_info, floor, is_new=not before)
         else:
-            _check_owner(consumer.cached_info.config, handler)
-            wanted = _updated(consumer.cached_info.config, handler)
+            _check_owner(consumer.cached_info.config, source)
+            wanted = _updated(consumer.cached_info.config, source)
             if self._may_change:
                 wanted = self._with_history(consumer.cached_info.config, wanted)
             if self._may_change and wanted != consumer.cached_info.config:
                 consumer = stream.update_consumer(wanted)
-        _check_consumer(consumer.cached_info.config, handler)
+        _check_consumer(consumer.cached_info.config, source)
         self.pull: PullConsumer = consumer
         self.info: ConsumerInfo | None = consumer.cached_info
-        self._expected = _updated(self.info.config, handler)
+        self._expected = _updated(self.info.config, source)
         self.parks: bool = _can_park(stream, self.info.config)
         self._compare()
 
@@ -185,7 +185,7 @@ class HandlerConsumer(WorkerConsumer):
         if current == own:
             return wanted
         past = (config.metadata or {}).get(_PAST_FILTERS, "").split()
-        name = f"{self._handler.stream}/{self._handler.consumer}"
+        name = f"{self._source.stream}/{self._source.consumer}"
         if _digest(own) in past and not self._replaces:
             rule = (
                 f"consumer {name} has {current} by a newer version of the handler: "
@@ -194,7 +194,7 @@ class HandlerConsumer(WorkerConsumer):
             raise errors.InvalidOptionError("filter_subjects", own, rule)
         past = [item for item in past if item not in {_digest(own), _digest(current)}]
         past = [*past, _digest(current)][-_MAX_PAST:]
-        log.warning("%s: consumer %s had the filters %s", self._handler.name, name, current)
+        log.warning("%s: consumer %s had the filters %s", self._source.name, name, current)
         metadata = {**(wanted.metadata or {}), _PAST_FILTERS: " ".join(past)}
         return replace(wanted, metadata=metadata)
 
@@ -216,7 +216,7 @@ class HandlerConsumer(WorkerConsumer):
         The processes that pull from it continue with the new one. Messages that are handled meanwhile may come
         again.
         """
-        known, handler = self.info, self._handler
+        known, source = self.info, self._source
         try:
             stranded = self.pull.stranded() if self._is_queue else None
         except errors.PermissionsError:
@@ -225,13 +225,13 @@ class HandlerConsumer(WorkerConsumer):
         if stranded is None:
             return []
         if not self._may_change:
-            return [stranded_text(handler, stranded)]
-        stream = get_stream(self._js, handler.stream)
+            return [stranded_text(source, stranded)]
+        stream = get_stream(self._js, source.stream)
         # Other processes find it at the same time: one of them creates it again.
         time.sleep(random.uniform(0.0, _SPREAD_S))  # noqa: S311 - no secret
         if stream.get_consumer(known.name).cached_info.created == known.created:
             text = "%s: consumer %s/%s would never deliver message %d: it is created again"
-            log.warning(text, handler.name, handler.stream, known.name, stranded.seq)
+            log.warning(text, source.name, source.stream, known.name, stranded.seq)
             stream.delete_consumer(known.name)
             with suppress(
                 errors.BadRequestError
@@ -242,11 +242,11 @@ class HandlerConsumer(WorkerConsumer):
 
     def _compare(self, wrong: Sequence[str] = ()) -> None:
         """Compare the state with the handler; log each difference, and what is wrong besides, once."""
-        handler, before = self._handler, self.mismatches
+        source, before = self._source, self.mismatches
         self.note_clock(self.info)
-        found = [*wrong, *_mismatches(self.info, self._expected, handler)]
+        found = [*wrong, *_mismatches(self.info, self._expected, source)]
         try:
-            _check_consumer(self.info.config, handler)
+            _check_consumer(self.info.config, source)
         except errors.InvalidOptionError as error:
             found.append(str(error))
         differ = set(self.info.config.filters) != set(self._expected.filters)
@@ -255,10 +255,10 @@ class HandlerConsumer(WorkerConsumer):
         self.mismatches = found
         for mismatch in found:
             if mismatch not in before:
-                log.error("%s: %s", handler.name, mismatch)
+                log.error("%s: %s", source.name, mismatch)
         if before and not found:
-            name = f"{handler.stream}/{handler.consumer}"
-            log.warning("%s: consumer %s fits the handler again", handler.name, name)
+            name = f"{source.stream}/{source.consumer}"
+            log.warning("%s: consumer %s fits the handler again", source.name, name)
 
 
 def _digest(filters: Sequence[str]) -> str:
@@ -298,82 +298,82 @@ def _has_floor(stream: Stream, known: ConsumerInfo | None) -> bool:
     return known.ts is None or msg.time <= known.ts
 
 
-def _log_created(handler: Handler, info: ConsumerInfo, floor: int, *, is_new: bool) -> None:
+def _log_created(source: Source, info: ConsumerInfo, floor: int, *, is_new: bool) -> None:
     level = logging.INFO if is_new else logging.WARNING
     text = "%s: consumer %s/%s was created and receives %d stored messages%s"
     stored = info.num_pending + info.delivered.consumer_seq
     behind = f" behind sequence {floor}" if floor else ""
-    log.log(level, text, handler.name, handler.stream, handler.consumer, stored, behind)
+    log.log(level, text, source.name, source.stream, source.consumer, stored, behind)
 
 
-def _new_config(handler: Handler, stream: StreamInfo) -> ConsumerConfig:
+def _new_config(source: Source, stream: StreamInfo) -> ConsumerConfig:
     # A work queue delivers all messages, whatever a consumer asks for, and refuses another start.
     is_queue = stream.config.retention == RetentionPolicy.WORK_QUEUE
     config = ConsumerConfig(
-        durable_name=handler.consumer,
+        durable_name=source.consumer,
         ack_wait=ACK_WAIT_S,
         max_deliver=-1,  # the worker gives messages up, not the server
-        **({} if is_queue else start_of(handler.deliver)),
+        **({} if is_queue else start_of(source.deliver)),
     )
-    return _updated(config, handler)
+    return _updated(config, source)
 
 
-def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
+def _updated(config: ConsumerConfig, source: Source) -> ConsumerConfig:
     """Return the config with the fields that the handler names."""
-    if handler.exclusive and not config.priority_groups:
+    if source.exclusive and not config.priority_groups:
         config = replace(
             config,
             priority_groups=[_GROUP],
             priority_policy=PriorityPolicy.PINNED_CLIENT,
             priority_timeout=_PIN_TIMEOUT_S,
         )
-    if handler.ack_wait is not None and not config.backoff:
-        config = replace(config, ack_wait=handler.ack_wait)
-    if isinstance(handler, QueueHandler):
-        config = replace(config, metadata={**(config.metadata or {}), OWNER: handler.owner})
-    if handler.filter_subjects:
-        config = replace(config, **filter_fields(handler.filter_subjects))
+    if source.ack_wait is not None and not config.backoff:
+        config = replace(config, ack_wait=source.ack_wait)
+    if isinstance(source, Queue):
+        config = replace(config, metadata={**(config.metadata or {}), OWNER: source.owner})
+    if source.filter_subjects:
+        config = replace(config, **filter_fields(source.filter_subjects))
     return config
 
 
-def plan_consumer(js: JetStream, handler: Handler) -> SetupStep | None:
+def plan_consumer(js: JetStream, source: Source) -> SetupStep | None:
     """Return the step that creates or updates the consumer of a handler; ``None``: it fits."""
 
     def run() -> None:
-        HandlerConsumer(js, handler, may_change=True, replaces=True)
+        HandlerConsumer(js, source, may_change=True, replaces=True)
 
-    name = f"consumer {handler.consumer!r} of stream {handler.stream!r}"
+    name = f"consumer {source.consumer!r} of stream {source.stream!r}"
     try:
-        config = js.consumer_info(handler.stream, handler.consumer).config
+        config = js.consumer_info(source.stream, source.consumer).config
     except (errors.ConsumerNotFoundError, errors.StreamNotFoundError):
         return SetupStep(action="create", name=name, run=run)
-    found = [difference.text for difference in differences(config, _updated(config, handler))]
+    found = [difference.text for difference in differences(config, _updated(config, source))]
     return SetupStep(action="update", name=name, differences=found, run=run) if found else None
 
 
-def _check_owner(config: ConsumerConfig, handler: Handler) -> None:
+def _check_owner(config: ConsumerConfig, source: Source) -> None:
     """Refuse the consumer of the queue of another program."""
-    if isinstance(handler, QueueHandler):
-        check_owner(config.metadata, handler.stream, handler.consumer, handler.owner)
+    if isinstance(source, Queue):
+        check_owner(config.metadata, source.stream, source.consumer, source.owner)
 
 
-def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
+def _check_consumer(config: ConsumerConfig, source: Source) -> None:
     """Check that a consumer fits its handler."""
-    name = f"{handler.stream}/{handler.consumer}"
+    name = f"{source.stream}/{source.consumer}"
     is_explicit = config.ack_policy == AckPolicy.EXPLICIT
     rule = f"consumer {name} must use 'explicit'"
     check_option("ack_policy", str(config.ack_policy), is_explicit, rule)
-    fits = handler.exclusive is (config.priority_policy == PriorityPolicy.PINNED_CLIENT)
+    fits = source.exclusive is (config.priority_policy == PriorityPolicy.PINNED_CLIENT)
     rule = (
         f"consumer {name} has the priority_policy {str(config.priority_policy or 'none')!r}: "
         "'pinned_client' belongs to exclusive=True"
     )
-    check_option("exclusive", handler.exclusive, fits, rule)
-    least = handler.most_attempts + MAX_EXTRA_DELIVERIES
+    check_option("exclusive", source.exclusive, fits, rule)
+    least = source.most_attempts + MAX_EXTRA_DELIVERIES
     limit = config.max_deliver or -1
     rule = (
-        f"consumer {name} must deliver more than {least} times ({handler.most_attempts} attempts of "
-        f"handler {handler.name} and {MAX_EXTRA_DELIVERIES} returned deliveries), or without limit (-1): "
+        f"consumer {name} must deliver more than {least} times ({source.most_attempts} attempts of "
+        f"handler {source.name} and {MAX_EXTRA_DELIVERIES} returned deliveries), or without limit (-1): "
         "otherwise the server gives messages up silently"
     )
     check_option("max_deliver", limit, not 0 < limit <= least, rule)
@@ -383,9 +383,9 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
     check_option(option, shortest, shortest >= MIN_WAIT_S, rule)
 
 
-def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, handler: Handler) -> list[str]:
+def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, source: Source) -> list[str]:
     """Return what keeps messages of a consumer from its handler, or ends their leases too early."""
-    name = f"consumer {handler.stream}/{handler.consumer}"
+    name = f"consumer {source.stream}/{source.consumer}"
     found = []
     if info.paused:
         found.append(f"{name} is paused")
@@ -398,47 +398,45 @@ def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, handler: Handler) 
     return found
 
 
-def _stored_messages(stream: Stream, handler: Handler) -> str:
+def _stored_messages(stream: Stream, source: Source) -> str:
     """Return how many stored messages a new consumer receives, as text."""
-    if handler.deliver == "new":
+    if source.deliver == "new":
         return "no stored messages"
     stored = stream.cached_info.state.messages
-    if handler.filter_subjects:
+    if source.filter_subjects:
         counts = [
             stream.info(subjects_filter=subject).state.subjects
-            for subject in handler.filter_subjects
+            for subject in source.filter_subjects
         ]
         stored = sum(sum((count or {}).values()) for count in counts)
-    most = "" if handler.deliver == "all" else "at most "
+    most = "" if source.deliver == "all" else "at most "
     return f"{most}{stored} stored messages; deliver= changes that"
 
 
-def check_consumer(
-    js: JetStream, handler: Handler, *, may_change: bool, processes: int
-) -> list[str]:
+def check_consumer(js: JetStream, source: Source, *, may_change: bool, processes: int) -> list[str]:
     """Check the stream and the consumer of a handler without a change on the server."""
     found = []
-    stream = get_stream(js, handler.stream)
+    stream = get_stream(js, source.stream)
     try:
-        info = stream.get_consumer(handler.consumer).cached_info
+        info = stream.get_consumer(source.consumer).cached_info
     except errors.ConsumerNotFoundError:
         if not may_change:
             raise
         found.append(
-            f"consumer {handler.consumer!r} does not exist: it is created at start, and receives "
-            f"{_stored_messages(stream, handler)}"
+            f"consumer {source.consumer!r} does not exist: it is created at start, and receives "
+            f"{_stored_messages(stream, source)}"
         )
-        new = _new_config(handler, stream.cached_info)
+        new = _new_config(source, stream.cached_info)
         config = replace(new, max_ack_pending=_MAX_ACK_PENDING)
     else:
         config = info.config
-        _check_owner(config, handler)
+        _check_owner(config, source)
         # With may_change, the consumer is updated at start.
-        found += _mismatches(info, config if may_change else _updated(config, handler), handler)
-    _check_consumer(config, handler)
+        found += _mismatches(info, config if may_change else _updated(config, source), source)
+    _check_consumer(config, source)
     # An exclusive consumer serves one process at a time.
-    served = 1 if handler.exclusive else processes
-    held = served * (handler.concurrency * (handler.max_messages or 1) + handler.ahead)
+    served = 1 if source.exclusive else processes
+    held = served * (source.concurrency * (source.max_messages or 1) + source.ahead)
     limit = config.max_ack_pending
     if limit is not None and 0 < limit < held:
         formula = "concurrency + prefetch"
@@ -448,35 +446,35 @@ def check_consumer(
             f"max_ack_pending={limit} is below {formula} = {held}: "
             "some threads stay idle, and sooner when failed messages wait for their retry"
         )
-    if parks(handler):
-        check_parking(js, handler)
-    check_dead_letters(js, handler, handler.stream)
-    found += _unmatched_filters(stream.cached_info.config, handler)
-    return found + missing_dead_letters(stream, handler)
+    if source.parks:
+        check_parking(js, source)
+    check_dead_letters(js, source, source.stream)
+    found += _unmatched_filters(stream.cached_info.config, source)
+    return found + missing_dead_letters(stream, source)
 
 
-def _unmatched_filters(config: StreamConfig, handler: Handler) -> list[str]:
+def _unmatched_filters(config: StreamConfig, source: Source) -> list[str]:
     """Return the filters of a handler that no subject of its stream matches, as sentences."""
     if config.mirror or config.sources or config.subject_transform:
         return []  # it may have other subjects
     subjects = config.subjects or ()
     found = [
         item
-        for item in handler.filter_subjects
+        for item in source.filter_subjects
         if not any(subjects_overlap(subject, item) for subject in subjects)
     ]
-    text = f"stream {handler.stream} has no subject that matches {', '.join(found)}"
-    if found and isinstance(handler, QueueHandler):
-        raise errors.InvalidOptionError("stream", handler.stream, text)
+    text = f"stream {source.stream} has no subject that matches {', '.join(found)}"
+    if found and isinstance(source, Queue):
+        raise errors.InvalidOptionError("stream", source.stream, text)
     return [f"{text}: no message is received"] if found else []
 
 
-def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
+def unknown_calls(js: JetStream, sources: Sequence[Source]) -> list[str]:
     """Return the calls in the namespaces of queues that no queue or task will run, as sentences."""
     queues = {
-        handler.filter_subjects[0].rsplit(".", 2)[0]: handler
-        for handler in handlers
-        if isinstance(handler, QueueHandler) and handler.tasks
+        source.filter_subjects[0].rsplit(".", 2)[0]: source
+        for source in sources
+        if isinstance(source, Queue) and source.tasks
     }
     found: Counter[str] = Counter()
     for stream, prefix in {
@@ -498,52 +496,47 @@ def unknown_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
     ]
 
 
-def stranded_calls(js: JetStream, handlers: Sequence[Handler]) -> list[str]:
+def stranded_calls(js: JetStream, sources: Sequence[Source]) -> list[str]:
     """Return the messages of work queues that their consumers will never deliver, as sentences."""
     found = []
-    for handler in handlers:
-        if handler.group is None:
+    for source in sources:
+        if source.group is None:
             with suppress(errors.StreamNotFoundError, errors.ConsumerNotFoundError):
-                message = js.get_stream(handler.stream).stranded(handler.consumer)
-                found += [] if message is None else [stranded_text(handler, message)]
+                message = js.get_stream(source.stream).stranded(source.consumer)
+                found += [] if message is None else [stranded_text(source, message)]
     return found
 
 
-def stranded_text(handler: Handler, message: StoredMsg) -> str:
+def stranded_text(source: Source, message: StoredMsg) -> str:
     """Return what is wrong with a consumer that will never deliver a message, and the remedy."""
     return (
-        f"consumer {handler.stream}/{handler.consumer} will never deliver message {message.seq} and maybe others, "
+        f"consumer {source.stream}/{source.consumer} will never deliver message {message.seq} and maybe others, "
         "because the server has lost them from its state: delete the consumer and create it again"
     )
 
 
-def missing_dead_letters(stream: Stream, handler: Handler) -> list[str]:
+def missing_dead_letters(stream: Stream, source: Source) -> list[str]:
     """Return what happens to failed messages of a handler without dead letters, as a sentence in a list."""
-    if handler.dead_letters is not None:
+    if source.dead_letters is not None:
         return []
     kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
     fate = "skipped" if kept else "deleted"
     return [f"no stream for dead letters is given: messages that fail are {fate}"]
 
 
-def check_dead_letters(js: JetStream, handler: Handler, stream: str) -> None:
+def check_dead_letters(js: JetStream, source: Source, stream: str) -> None:
     """Check that the stream for dead letters stores those of a handler that reads ``stream``, if it exists."""
-    target = handler.dead_letters
+    target = source.dead_letters
     if not isinstance(target, str):
         return  # there is none, or a function chooses the subjects
     try:
         subjects = js.get_stream(target).cached_info.config.subjects or ()
     except errors.StreamNotFoundError:
         return  # it is created at start, or reported as missing
-    consumer = handler.consumer if handler.group is None else "*"  # of a member
+    consumer = source.consumer if source.group is None else "*"  # of a member
     needed = f"dead.{stream}.{consumer}.>"
     ok = any(subjects_overlap(item, needed) for item in subjects)
     check_option("dead_letters", target, ok, f"stream {target} must have the subject {needed!r}")
-
-
-def parks(handler: Handler) -> bool:
-    """Return whether messages of a handler may wait in its stream, as schedules."""
-    return handler.parks or any(part.parks for part in handler.parts)
 
 
 def _can_park(stream: Stream, consumer: ConsumerConfig) -> bool:
@@ -555,11 +548,11 @@ def _can_park(stream: Stream, consumer: ConsumerConfig) -> bool:
     return False
 
 
-def check_parking(js: JetStream, handler: Handler) -> None:
+def check_parking(js: JetStream, source: Source) -> None:
     """Check that messages of a handler can wait in its stream."""
     require_level(js, AT_LEVEL)
-    stream = handler.stream
+    stream = source.stream
     retention = js.get_stream(stream).cached_info.config.retention
     rule = f"stream {stream} must be a work queue: messages wait in it"
     check_option("retention", str(retention), retention == RetentionPolicy.WORK_QUEUE, rule)
-    check_scheduling(js, stream, f"parked.{stream}.{handler.consumer}.1", [handler])
+    check_scheduling(js, stream, f"parked.{stream}.{source.consumer}.1", [source])

@@ -25,8 +25,8 @@ from ...net.clock import Deadline
 from ..checks import check_option
 from ..deliveries import DeliveryState, LeaseTimes
 from ..events import spawn
-from ..handler import Handler
 from ..logs import log
+from ..source import Source
 from .consumers import (
     ACK_WAIT_S,
     HandlerConsumer,
@@ -57,27 +57,25 @@ _CONFIRM_TIMEOUT_S: Final = 5.0
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def find_group(js: JetStream, handler: Handler) -> StaticConsumerGroup | ElasticConsumerGroup:
+def find_group(js: JetStream, source: Source) -> StaticConsumerGroup | ElasticConsumerGroup:
     """Return the group of a handler; `ConsumerGroupNotFoundError`: it does not exist."""
-    return js.consumer_groups.get(handler.stream, cast("str", handler.group))
+    return js.consumer_groups.get(source.stream, cast("str", source.group))
 
 
-def check_handler(
-    js: JetStream, handler: Handler, *, may_change: bool, processes: int
-) -> list[str]:
+def check_handler(js: JetStream, source: Source, *, may_change: bool, processes: int) -> list[str]:
     """Check the consumer or the group of a handler without a change on the server; return warnings."""
-    if handler.group is None:
-        return check_consumer(js, handler, may_change=may_change, processes=processes)
-    ok = handler.member is None or processes == 1
+    if source.group is None:
+        return check_consumer(js, source, may_change=may_change, processes=processes)
+    ok = source.member is None or processes == 1
     check_option(
-        "member", handler.member, ok, "is for one process: to use several processes, omit it"
+        "member", source.member, ok, "is for one process: to use several processes, omit it"
     )
-    group = find_group(js, handler)
+    group = find_group(js, source)
     stream = get_stream(js, group.consumer_stream_name)
     if not (may_change and is_managed(group)):
-        check_member(group, handler)
-    check_dead_letters(js, handler, group.consumer_stream_name)
-    return missing_dead_letters(stream, handler)
+        check_member(group, source)
+    check_dead_letters(js, source, group.consumer_stream_name)
+    return missing_dead_letters(stream, source)
 
 
 def is_managed(group: StaticConsumerGroup | ElasticConsumerGroup) -> bool:
@@ -85,23 +83,23 @@ def is_managed(group: StaticConsumerGroup | ElasticConsumerGroup) -> bool:
     return isinstance(group, ElasticConsumerGroup) and not group.config().member_mappings
 
 
-def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, handler: Handler) -> None:
+def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, source: Source) -> None:
     """Check that the member of a handler belongs to a group with fixed members."""
     names = group.config().member_names
     rule = f"must be a member of group {group.key!r}, whose members are fixed: {', '.join(names)}"
-    check_option("member", handler.member, handler.member in names, rule)
+    check_option("member", source.member, source.member in names, rule)
 
 
 class GroupConsumer(WorkerConsumer):
     """The consumer of a member of a group, which exists while the member has partitions."""
 
-    def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
-        super().__init__(js, handler, may_change=may_change)
-        self.group: StaticConsumerGroup | ElasticConsumerGroup = find_group(js, handler)
+    def __init__(self, js: JetStream, source: Source, *, may_change: bool) -> None:
+        super().__init__(js, source, may_change=may_change)
+        self.group: StaticConsumerGroup | ElasticConsumerGroup = find_group(js, source)
         host = _NO_NAME.sub("-", platform.node())
-        self.member: str = handler.member or f"{host}-{os.getpid()}"
+        self.member: str = source.member or f"{host}-{os.getpid()}"
         self._where = self.group.consumer_stream_name, self.group.consumer_name(self.member)
-        self.ack_wait: float = handler.ack_wait or ACK_WAIT_S
+        self.ack_wait: float = source.ack_wait or ACK_WAIT_S
         self.times: LeaseTimes = LeaseTimes(ConsumerConfig(ack_wait=self.ack_wait))
         # When each absent member is dropped.
         self._absent: dict[str, Deadline] = {}
@@ -109,13 +107,13 @@ class GroupConsumer(WorkerConsumer):
 
     def recreate(self) -> None:
         """Find the group, and add the member if it is missing; raises as the constructor."""
-        self.group = find_group(self._js, self._handler)
+        self.group = find_group(self._js, self._source)
         stream = get_stream(self._js, self.group.consumer_stream_name)
         self.generation: str = generation_of(stream.cached_info)
         if self._may_change and is_managed(self.group):
             self._tend()
         else:
-            check_member(self.group, self._handler)
+            check_member(self.group, self._source)
 
     def joined(self, pull: PullConsumer) -> None:
         """Use the consumer that the member has got."""
@@ -147,20 +145,18 @@ class GroupConsumer(WorkerConsumer):
         group = cast("ElasticConsumerGroup", self.group)
         if self.member not in group.config().member_names:
             group.add_members(self.member)
-            log.info(
-                "%s: member %s has joined group %s", self._handler.name, self.member, group.key
-            )
+            log.info("%s: member %s has joined group %s", self._source.name, self.member, group.key)
         absent = group.absent_members()
         self._absent = {name: self._absent.get(name) or Deadline(_ABSENT_S) for name in absent}
         gone = [name for name, end in self._absent.items() if end.expired()]
         if gone:
             group.drop_members(*gone)
             text = "%s: dropped from group %s, because they are absent: %s"
-            log.warning(text, self._handler.name, group.key, ", ".join(gone))
+            log.warning(text, self._source.name, group.key, ", ".join(gone))
 
     def leave(self) -> None:
         """Give the partitions to other members; a member with a name of its own will come back."""
-        if self._handler.member is not None or not self._may_change:
+        if self._source.member is not None or not self._may_change:
             return
         with suppress(errors.Error):
             if is_managed(self.group):
@@ -249,8 +245,8 @@ class GroupPuller(Puller):
         partitions = [group._take_partition(msg) for msg in run]  # noqa: SLF001 - for workers
         deliveries = super()._leased(run)
         for delivery, partition in zip(deliveries, partitions, strict=True):
-            delivery.consumer = self._handler.consumer
-            if self._handler.key is None:
+            delivery.consumer = self._source.consumer
+            if self._source.key is None:
                 delivery.key = partition
         return deliveries
 
@@ -298,10 +294,10 @@ class _Receiving:
         self._puller.wait_settled()
 
 
-def source_of(
-    js: JetStream, handler: Handler, *, may_change: bool
+def receiver_of(
+    js: JetStream, source: Source, *, may_change: bool
 ) -> tuple[WorkerConsumer, type[Puller]]:
     """Return where the messages of a handler come from, and what receives them; raises as the sources."""
-    if handler.group is None:
-        return HandlerConsumer(js, handler, may_change=may_change), Puller
-    return GroupConsumer(js, handler, may_change=may_change), GroupPuller
+    if source.group is None:
+        return HandlerConsumer(js, source, may_change=may_change), Puller
+    return GroupConsumer(js, source, may_change=may_change), GroupPuller

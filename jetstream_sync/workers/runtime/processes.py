@@ -33,7 +33,6 @@ from ... import errors
 from ...locks import new_lock
 from ...net.clock import BackoffDelay, Deadline
 from ..checks import unwrapped
-from ..context import RunState
 from ..deliveries import LeasedMessage, lease_clock
 from ..errors import (
     HandlerTimeoutError,
@@ -48,7 +47,8 @@ from .child import ChildJob, FailureReport, HandlerRequest
 if TYPE_CHECKING:
     from ... import JetStream
     from ..context import Context
-    from ..handler import Handler
+    from ..source import Source
+    from ..work import Work
 
 #: Run by a new interpreter, which may not find this package by itself.
 _BOOTSTRAP: Final = (
@@ -71,12 +71,12 @@ class HandlerProcesses:
     """The processes of one handler."""
 
     def __init__(
-        self, handler: Handler, js: JetStream, is_stopping: Callable[[], bool], setup: str
+        self, source: Source, js: JetStream, is_stopping: Callable[[], bool], setup: str
     ) -> None:
-        self._handler = handler
+        self._source = source
         self._js = js
         self._is_stopping = is_stopping
-        self._job = _job(handler, setup)
+        self._job = _job(source, setup)
         self._closed = threading.Event()
         self._lock = new_lock()
         # --- under _lock ---
@@ -107,13 +107,9 @@ class HandlerProcesses:
             self._idle.append(process)
 
     def run(
-        self, handler: Handler, delivery: LeasedMessage, context: Context, ack: Callable[[], bool]
+        self, work: Work, delivery: LeasedMessage, context: Context, ack: Callable[[], bool]
     ) -> object:
-        """
-        Run the handler of a message; return its `Reply`, or raise its error. Any thread may call it.
-
-        It is the handler of these processes, or one of its tasks.
-        """
+        """Run the handler or task of a message; return its `Reply`, or raise its error. Any thread may call it."""
         process = self._acquire()
         usable = False
         with self._lock:
@@ -122,12 +118,12 @@ class HandlerProcesses:
             call = _Call(
                 delivery,
                 context,
-                handler.timeout,
+                work.timeout,
                 ack=ack,
                 is_stopping=self._is_stopping,
                 publish=self._js.publish,
                 progress=context.progress,
-                steps=getattr(handler, "state", RunState()).ask,
+                steps=work.state.ask,
             )
             failure: BaseException | None
             (returned, context.value), failure = process.run(call)
@@ -195,7 +191,7 @@ class HandlerProcesses:
 
     def _start(self) -> _HandlerProcess:
         """Start a process, and wait until it has imported the handler."""
-        name = self._handler.name
+        name = self._source.name
         with self._lock:  # a process is started before `close`, or not at all
             if self._closed.is_set():
                 raise ProcessStartError(f"{name}: the worker is stopping")
@@ -356,19 +352,19 @@ class _HandlerProcess:
         os.close(self._lifeline)
 
 
-def _job(handler: Handler, setup: str) -> ChildJob:
+def _job(source: Source, setup: str) -> ChildJob:
     """Return how a new process finds the handler."""
-    preparation = get_preparation_data(f"handler-{handler.name}")
+    preparation = get_preparation_data(f"handler-{source.name}")
     del preparation["authkey"], preparation["start_method"]
     names = ("", log.name)
-    modules = [part.module for part in handler.parts]
-    if handler in handler.parts:
-        modules.append(unwrapped(handler.function).__module__)
+    modules = [work.module for work in source.works]
+    # That of a task may have been given to it by a decorator.
+    modules += [unwrapped(work.function).__module__ for work in source.works if not work.is_call]
     return ChildJob(
         preparation=preparation,
         modules=modules,
         setup=setup,
-        identity=handler.identity,
+        identity=source.identity,
         log_levels={name: logging.getLogger(name).level for name in names},
     )
 

@@ -43,22 +43,10 @@ from ..deliveries import (
 )
 from ..errors import BatchError, DecodeError, Reject, Retry, StateUnknownError
 from ..flows import steps_of
-from ..handler import (
-    REPLY_TO,
-    CallHandler,
-    Handler,
-    Invocation,
-    Middleware,
-    QueueHandler,
-    Reply,
-    TickRule,
-    end_fork,
-    forks,
-    task_of,
-)
+from ..handler import Handler
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
-from ..observer import HandlerObserver, Observer
+from ..observer import Observer, WorkObserver
 from ..parking import (
     ATTEMPT_HEADER,
     ORIGIN_HEADER,
@@ -70,6 +58,7 @@ from ..parking import (
 )
 from ..retries import MAX_EXTRA_DELIVERIES
 from ..shared_limits import SharedLimit, SharedLimits
+from ..source import Queue, Source, TickRule, task_of
 from ..steps import Suspended
 from ..tracing import traced
 from ..verdicts import (
@@ -85,6 +74,7 @@ from ..verdicts import (
     unknown_task_verdict,
     verdict_of,
 )
+from ..work import REPLY_TO, Middleware, Reply, Work, end_fork, forks, run_inside
 from .once import Once
 from .ticks import Ticks
 
@@ -140,22 +130,26 @@ class Shared(Parts):
     """As `Worker.process_setup`."""
 
 
-class Failures:
-    """Performs the verdicts on the messages of one handler that have failed, or that are not run."""
+class Outcomes:
+    """Performs the verdicts on the messages for one work, and counts them; several threads call it at a time."""
 
     def __init__(
         self,
-        handler: Handler,
+        work: Work,
+        source: Source,
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
         breaker: CircuitBreaker,
         state: RunState,
+        counted: Work | Source,
     ) -> None:
-        self._handler = handler
+        self._work = work
+        self._source = source
         self._shared = shared
         self._dead_letters = dead_letters
-        self._observer = shared.observer.handler(handler)
-        self._breaker = breaker
+        self.observer: WorkObserver = shared.observer.of(counted)
+        #: Pauses the source while all messages fail.
+        self.breaker = breaker
         self._state = state
         self._lock = new_lock()
         # The deliveries that failed here, by stream sequence; see `happened_here`. The oldest are forgotten.
@@ -184,7 +178,7 @@ class Failures:
             is_lost=delivery.is_lost(),
             unfit_s=_unfit_s(delivery) if self._shared.has_peers else math.inf,
         )
-        return verdict_of(failed, self._handler)
+        return verdict_of(failed, self._work, self._source)
 
     def failed(
         self,
@@ -205,14 +199,14 @@ class Failures:
         if isinstance(error, MemoryError):
             self._shared.on_fatal(error)
         if verdict.is_fault:
-            self._breaker.failed()
+            self.breaker.failed()
         self._log(delivery, error, verdict, traceback=traceback)
         return self.perform(delivery, verdict, error)
 
     def _log(
         self, delivery: LeasedMessage, error: BaseException, verdict: Verdict, *, traceback: bool
     ) -> None:
-        what = f"{self._handler.name}: attempt {delivery.attempt} of {self._handler.retry.attempts}"
+        what = f"{self._work.name}: attempt {delivery.attempt} of {self._work.retry.attempts}"
         # The text of these says it all, unless nothing follows from them.
         plain = isinstance(error, (Reject, Retry, DecodeError)) and verdict not in {SETTLED, LOST}
         logged = without_own_frames(error) if traceback and not plain else None
@@ -266,10 +260,10 @@ class Failures:
         elif action is VerdictAction.BURY:
             is_new = settlements.term(delivery, verdict.reason)
         elif action is not VerdictAction.NOTHING:
-            confirm = action is VerdictAction.PARK or self._handler.confirm
+            confirm = action is VerdictAction.PARK or self._source.confirm
             is_new = settlements.ack(delivery, confirm=confirm)
         if is_new:
-            self._observer.settled(delivery, verdict, error)
+            self.observer.settled(delivery, verdict, error)
         return verdict.delay if action is VerdictAction.REPEAT else None
 
     def _remember(self, delivery: LeasedMessage) -> None:
@@ -291,7 +285,7 @@ class Failures:
         if unfit and verdict.outcome == "given_back":
             headers[UNFIT_HEADER] = str(now if delivery.lease.delivered > 1 else unfit)
         schedule = f"parked.{where.stream}.{where.consumer}.{where.stream_seq}"
-        if isinstance(self._handler, CallHandler) and SCHEDULE_HEADER not in headers:
+        if self._work.is_call and SCHEDULE_HEADER not in headers:
             schedule = f"{msg.subject}.later"  # as a later call, which can be found and cancelled
         at = datetime.fromtimestamp(now / 1e9, timezone.utc) + timedelta(seconds=verdict.delay)
         try:
@@ -306,7 +300,7 @@ class Failures:
             )
         except errors.Error as error:
             text = "%s: %r is not parked, it waits in the consumer: %s"
-            log.warning(text, self._handler.name, delivery, error)
+            log.warning(text, self._work.name, delivery, error)
             return False
         return True
 
@@ -314,20 +308,20 @@ class Failures:
         self, delivery: LeasedMessage, reason: str, error: BaseException | None
     ) -> Verdict | None:
         """Store a dead letter; return what follows if that fails."""
-        handler = self._handler
+        name = self._work.name
         try:
             if self._dead_letters is None:
-                log.error("%s: %r is dropped: %s", handler.name, delivery, reason)
+                log.error("%s: %r is dropped: %s", name, delivery, reason)
             else:
-                name = "" if error is None else type(error).__name__
-                self._dead_letters.write(delivery, self.message_id(delivery), reason, name)
+                kind = "" if error is None else type(error).__name__
+                self._dead_letters.write(delivery, self.message_id(delivery), reason, kind)
             self._state.give_up(delivery.msg, reason)
         except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
-            verdict = not_buried(failure, delivery.attempt, handler.retry)
-            self._observer.count("dead_letter_failures")
+            verdict = not_buried(failure, delivery.attempt, self._work.retry)
+            self.observer.count("dead_letter_failures")
             log.error(  # noqa: TRY400 - the text of the error says it all
                 "%s: %r could not be given up, trying again in %g s: %s",
-                handler.name,
+                name,
                 delivery,
                 verdict.delay,
                 f"{type(failure).__name__}: {one_line(failure)}",
@@ -336,47 +330,47 @@ class Failures:
         return None
 
 
-class Processor:
-    """Processes the messages of one handler; several threads call it at a time."""
+class Processor(Outcomes):
+    """Processes the messages for one work; several threads call it at a time."""
 
     def __init__(
         self,
-        handler: Handler,
+        work: Work,
+        source: Source,
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
         breaker: CircuitBreaker | None = None,
         state: RunState | None = None,
     ) -> None:
-        self.handler = handler
-        self._shared = shared
-        self.observer: HandlerObserver = shared.observer.handler(handler)
-        self._state: RunState = state or _state_of(handler, shared.js)
-        #: Pauses the handler while all messages fail.
-        self.breaker: CircuitBreaker = breaker or CircuitBreaker(handler.name, handler.concurrency)
-        #: Number of deliveries of calls of unknown tasks, by task.
-        self.unknown_tasks: dict[str, int] = {}
-        #: What follows for messages that fail.
-        self.failures: Failures = Failures(handler, shared, dead_letters, self.breaker, self._state)
+        super().__init__(
+            *(work, source, shared, dead_letters),
+            breaker or CircuitBreaker(work.name, source.concurrency),
+            state or _state_of(work, shared.js),
+            work,
+        )
         self._processes = processes
         self._settlements = shared.settlements
+        self._timeout = work.timeout
+        self._confirm = source.confirm
         self._hooks = shared.observer.hooks
-        self._max_deliveries = handler.retry.attempts + MAX_EXTRA_DELIVERIES
+        self._max_deliveries = work.retry.attempts + MAX_EXTRA_DELIVERIES
         # The last delivery of which only the lease is checked before it runs: before it was parked, a message has
         # had fewer attempts than the handler has.
         self._unchecked = MAX_EXTRA_DELIVERIES
-        if handler.key is not None or handler.ack != "after":
+        if source.key is not None or source.ack != "after":
             self._unchecked = 0
         self._forks = len(forks)
-        # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
-        self._invocation = Invocation(handler, shared.middleware)
-        self._run = self._soft_timed(self._invocation.run)
-        self._of_payload = self._invocation.of_payload
-        if processes is not None or handler.soft_timeout or type(self._state) is not RunState:
-            self._of_payload = None
+        # Runs the work in this process, inside the middleware: with a context; or without, if nothing needs one.
+        self._run = self._soft_timed(
+            lambda context: run_inside(shared.middleware, work.run, context, context=context)
+        )
+        is_plain = type(self._state) is RunState and not work.soft_timeout
+        needs_context = not is_plain or processes is not None or shared.middleware
+        self._of_payload = None if needs_context else work.of_payload
         self._actions = ContextActions(
-            handler.declared,
-            self.failures.message_id,
+            work.declared,
+            self.message_id,
             traced(shared.js.publish),
             shared.is_stopping,
             self._ack_early,
@@ -393,10 +387,6 @@ class Processor:
             with suppress(errors.Error):
                 self._state.progress(delivery.msg, progress)
 
-    def failed_here(self, delivery: LeasedMessage) -> bool:
-        """Return whether this process returned the message after its last attempt, which it survived."""
-        return self.failures.happened_here(delivery)
-
     def process(self, delivery: LeasedMessage, now: float) -> float:
         """
         Run the handler for a message, and settle it; return the time of the lease clock.
@@ -410,7 +400,7 @@ class Processor:
         ):
             return lease_clock()
         delivery.thread = get_ident()
-        delivery.give_up_at = now + self.handler.timeout
+        delivery.give_up_at = now + self._timeout
         delivery.started_at = now
         if self._hooks:
             self.observer.started(delivery)
@@ -431,13 +421,13 @@ class Processor:
             delivery.give_up_at = math.inf
             self.observer.ended([delivery])
             verdict = None if context is None else context.verdict
-            delivery.retry_in = self.failures.failed(delivery, error, verdict)
+            delivery.retry_in = self.failed(delivery, error, verdict)
             return lease_clock()
         if len(forks) != self._forks:
             end_fork(self._forks)
         if self.breaker.has_failures:
             self.breaker.succeeded()
-        if self._settlements.ack(delivery, confirm=self.handler.confirm) or (
+        if self._settlements.ack(delivery, confirm=self._confirm) or (
             context is not None and context.acked
         ):
             return self.observer.handled(delivery)
@@ -446,6 +436,8 @@ class Processor:
 
     def process_batch(self, deliveries: Sequence[LeasedMessage]) -> None:
         """Run the handler for the messages that can be handled, and settle all."""
+        work = self._work
+        assert isinstance(work, Handler), "tasks have no batches"
         batch: list[Context] = []
         payloads: list[object] = []
         held: list[LeasedMessage] = []
@@ -455,16 +447,16 @@ class Processor:
             if not self._may_run(delivery, now):
                 continue
             try:
-                payloads.append(self._invocation.decoded(delivery.msg.data))
+                payloads.append(work.decoded(delivery.msg.data))
             except DecodeError as error:
-                self.failures.failed(delivery, error)
+                self.failed(delivery, error)
                 continue
             batch.append(Context(delivery, self._actions))
             held.append(delivery)
         if not batch:
             return
         now = lease_clock()
-        give_up_at = now + self.handler.timeout
+        give_up_at = now + self._timeout
         for delivery in held:
             delivery.thread = get_ident()
             delivery.give_up_at = give_up_at
@@ -474,7 +466,9 @@ class Processor:
         failed: Mapping[int, BaseException] = {}
         alone = True
         try:
-            self._soft_timed(self._invocation.run_batch)(payloads, batch)
+            batch[0].batch = [delivery.msg for delivery in held]
+            run = partial(run_inside, self._shared.middleware, work.run_decoded)
+            self._soft_timed(run)(payloads, batch, context=batch[0])
         except BatchError as error:
             wrong = sorted(set(error.errors) - set(range(len(batch))))
             failed = error.errors
@@ -483,7 +477,7 @@ class Processor:
                 failed = dict.fromkeys(range(len(batch)), IndexError(text))
         except BaseException as error:
             alone = False
-            log.warning("%s: a batch of %d failed", self.handler.name, len(batch), exc_info=error)
+            log.warning("%s: a batch of %d failed", self._work.name, len(batch), exc_info=error)
             failed = dict.fromkeys(range(len(batch)), error)
         for delivery in held:
             delivery.give_up_at = math.inf
@@ -492,7 +486,7 @@ class Processor:
             log_context.set(delivery)
             cause = failed.get(index)
             if cause is not None:
-                self.failures.failed(delivery, cause, traceback=alone)
+                self.failed(delivery, cause, traceback=alone)
             else:
                 if self.breaker.has_failures:
                     self.breaker.succeeded()
@@ -502,22 +496,21 @@ class Processor:
     def _may_run(self, delivery: LeasedMessage, now: float) -> bool:
         """Return whether a message is run; else it is settled or lost."""
         if now >= delivery.lease.lost_at:
-            self.failures.perform(delivery, LOST)
+            self.perform(delivery, LOST)
             return False  # it is delivered again
-        handler = self.handler
         if delivery.attempt > self._max_deliveries:
             # Its attempts ended without a reply: the processes were killed, or the leases were lost.
             reason = f"delivered {delivery.attempt} times, not started here"
-            self.failures.end(delivery, buried(reason))
+            self.end(delivery, buried(reason))
             return False
         if delivery.failure is not None:
-            self.failures.failed(delivery, delivery.failure)  # never retried in place
+            self.failed(delivery, delivery.failure)  # never retried in place
             return False
-        return handler.ack != "before" or self._ack_before(delivery)
+        return self._source.ack != "before" or self._ack_before(delivery)
 
     def _soft_timed(self, function: Callable[P, object]) -> Callable[P, object]:
         """Return a function with the ``soft_timeout``, if there is one."""
-        seconds, limits = self.handler.soft_timeout, self._shared.soft_timeouts
+        seconds, limits = self._work.soft_timeout, self._shared.soft_timeouts
         if seconds is None:
             return function
 
@@ -545,9 +538,9 @@ class Processor:
             state.suspend(context, wait)
             return None
         except BaseException as error:
-            verdict = self.failures.decide(delivery, error)
+            verdict = self.decide(delivery, error)
             if state.failed(context, error, is_last=verdict.is_last):
-                log.exception("%s: %r has failed", self.handler.name, delivery)
+                log.exception("%s: %r has failed", self._work.name, delivery)
                 return None
             # Not before the state is stored: if that fails, it is decided again, for that error.
             context.verdict = verdict
@@ -564,9 +557,7 @@ class Processor:
                 raise
             if isinstance(error, MemoryError):
                 self._shared.on_fatal(error)
-            log.exception(
-                "%s: %r has committed, and failed after that", self.handler.name, delivery
-            )
+            log.exception("%s: %r has committed, and failed after that", self._work.name, delivery)
             return None
 
     def _run_once(self, delivery: LeasedMessage, context: Context) -> object:
@@ -578,11 +569,11 @@ class Processor:
             context.acked = context.acked or acked
             return acked
 
-        return self._processes.run(self.handler, delivery, context, ack)
+        return self._processes.run(self._work, delivery, context, ack)
 
     def _ack(self, delivery: LeasedMessage) -> bool:
         """Acknowledge a message; return whether it was not settled before."""
-        return self._shared.settlements.ack(delivery, confirm=self.handler.confirm)
+        return self._shared.settlements.ack(delivery, confirm=self._confirm)
 
     def _ack_early(self, delivery: LeasedMessage) -> bool:
         """Acknowledge a message whose handler goes on; as `_ack`."""
@@ -592,7 +583,7 @@ class Processor:
 
     def _ack_before(self, delivery: LeasedMessage) -> bool:
         """Acknowledge a message before its handler runs; return whether it may run."""
-        if not self.handler.confirm:
+        if not self._confirm:
             return self._ack_early(delivery)
         if not self._shared.settlements.claim(delivery):
             return False
@@ -600,13 +591,13 @@ class Processor:
             delivery.msg.ack_sync(_ACK_TIMEOUT_S)
         except errors.Error as error:
             text = "%s: %r is not run: its acknowledgement was not confirmed: %s"
-            log.error(text, self.handler.name, delivery, error)  # noqa: TRY400
-            self.failures.perform(delivery, LOST, error)
+            log.error(text, self._work.name, delivery, error)  # noqa: TRY400
+            self.perform(delivery, LOST, error)
             return False
         if delivery.is_lost():
             # The server may have delivered it again before the acknowledgement came.
-            log.error("%s: %r is not run: its lease is lost", self.handler.name, delivery)
-            self.failures.perform(delivery, LOST)
+            log.error("%s: %r is not run: its lease is lost", self._work.name, delivery)
+            self.perform(delivery, LOST)
             return False
         return True
 
@@ -624,13 +615,12 @@ class Processor:
             except Exception as error:  # noqa: BLE001 - another run would repeat what has succeeded
                 problem = f"{type(error).__name__}: {one_line(error)}"
         if problem:
-            log.error("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
+            log.error("%s: no reply was sent for %r: %s", self._work.name, delivery, problem)
 
 
 class LimitedProcessor(Processor):
     """Processes the calls of a task with a limit of all processes."""
 
-    handler: CallHandler
     _shared: Shared
     #: Has a thread process a delivery again; set by the runner of the queue.
     run_again: Callable[[LeasedMessage], object]
@@ -653,12 +643,12 @@ class LimitedProcessor(Processor):
         """Return whether a call is run; one that has to wait for the limit is sent again later."""
         if not super()._may_run(delivery, now):
             return False
-        use = self.handler.shared_limit
+        use = self._work.shared_limit
         assert use is not None
         try:
             key = use.key_of(delivery.msg.data)
         except Exception as error:  # noqa: BLE001 - a function of the user: the attempt has failed
-            self.failures.failed(delivery, error)
+            self.failed(delivery, error)
             return False
         limits = self._shared.shared_limits
         limit = limits.enter(use.rule, key)
@@ -670,7 +660,7 @@ class LimitedProcessor(Processor):
         if delay is not None:
             delivery.waits = False
             limits.leave(limit)
-            self.failures.perform(delivery, postponed(delay))
+            self.perform(delivery, postponed(delay))
         return False
 
     def _resume(self, delivery: LeasedMessage, limit: SharedLimit) -> None:
@@ -679,13 +669,11 @@ class LimitedProcessor(Processor):
         self.run_again(delivery)
 
 
-def _state_of(handler: Handler, js: Publishing) -> RunState:
-    if handler.once is not None:
-        return Once(js.key_value(handler.once))
-    return handler.state if isinstance(handler, CallHandler) else RunState()
+def _state_of(work: Work, js: Publishing) -> RunState:
+    return work.state if work.once is None else Once(js.key_value(work.once))
 
 
-class QueueProcessor(Processor):
+class Router(Outcomes):
     """
     Processes the calls of a queue: each one by the processor of its task.
 
@@ -693,27 +681,33 @@ class QueueProcessor(Processor):
     process that knows the task, and is a dead letter afterwards.
     """
 
-    handler: QueueHandler
-
     def __init__(
         self,
-        handler: QueueHandler,
+        queue: Queue,
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
     ) -> None:
-        super().__init__(handler, shared, dead_letters, processes)
+        super().__init__(
+            *(queue.unknown, queue, shared, dead_letters),
+            CircuitBreaker(queue.name, queue.concurrency),
+            queue.unknown.state,
+            queue,
+        )
+        self._queue = queue
+        #: Number of deliveries of calls of unknown tasks, by task.
+        self.unknown_tasks: dict[str, int] = {}
         self._tasks = {
-            name: (LimitedProcessor if task.shared_limit else Processor)(
-                task, shared, dead_letters, processes, self.breaker
+            name: (LimitedProcessor if work.shared_limit else Processor)(
+                work, queue, shared, dead_letters, processes, self.breaker
             )
-            for name, task in handler.tasks.items()
+            for name, work in queue.tasks.items()
         }
         # The modules of the tasks, as in their names, and those that were reported as unknown.
         self._modules = {
-            unwrapped(task.function).__module__.replace(".", "-") for task in handler.tasks.values()
+            unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
         }
-        self._ticks = Ticks(shared.js, handler.stream, handler.ticks, shared.is_stopping)
+        self._ticks = Ticks(shared.js, queue.stream, queue.ticks, shared.is_stopping)
 
     def resume_with(self, run_again: Callable[[LeasedMessage], object]) -> None:
         """Set the function that has a thread process a delivery again."""
@@ -721,10 +715,10 @@ class QueueProcessor(Processor):
             if isinstance(processor, LimitedProcessor):
                 processor.run_again = run_again
 
-    def failed_here(self, delivery: LeasedMessage) -> bool:
-        """Return as `Processor.failed_here`."""
+    def happened_here(self, delivery: LeasedMessage) -> bool:
+        """As `Outcomes.happened_here`."""
         found = self._tasks.get(task_of(delivery.msg.subject))
-        return super().failed_here(delivery) if found is None else found.failed_here(delivery)
+        return super().happened_here(delivery) if found is None else found.happened_here(delivery)
 
     def process(self, delivery: LeasedMessage, now: float) -> float:
         """Process a call; as `Processor.process`."""
@@ -749,10 +743,10 @@ class QueueProcessor(Processor):
             delivery.failure = StateUnknownError(
                 f"the server does not tell whether it may run: {error}"
             )
-            processor.failures.failed(delivery, delivery.failure)
+            processor.failed(delivery, delivery.failure)
             return
         if verdict is not None:
-            processor.failures.perform(delivery, verdict)
+            processor.perform(delivery, verdict)
             return
         try:
             processor.process(delivery, lease_clock())
@@ -762,7 +756,7 @@ class QueueProcessor(Processor):
                     lease.release()
 
     def _process_unknown(self, delivery: LeasedMessage, task: str) -> None:
-        grace = self.handler.grace
+        queue, grace = self._queue, self._queue.grace
         name = codec.encodable(task)  # it is reported as JSON
         module = task.rpartition("-")[0]
         if module and module not in self._modules:
@@ -771,18 +765,18 @@ class QueueProcessor(Processor):
                 "queue %s: calls of the module %r arrive at %s, and no task here is of that module: does another "
                 "program have the same name?"
             )
-            where = self.handler.filter_subjects[0]
-            log.error(text, self.handler.name, codec.encodable(module), where)
+            where = queue.filter_subjects[0]
+            log.error(text, queue.name, codec.encodable(module), where)
         if name not in self.unknown_tasks:
             text = "queue %s: a call of the unknown task %r is given back for %g s"
-            log.error(text, self.handler.name, task, grace)
+            log.error(text, queue.name, task, grace)
         self.unknown_tasks[name] = self.unknown_tasks.get(name, 0) + 1
         self.observer.count("unknown_tasks")
         verdict = unknown_task_verdict(task, _unfit_s(delivery), grace)
         if verdict.is_last:
-            self.failures.end(delivery, verdict)
+            self.end(delivery, verdict)
         else:
-            self.failures.perform(delivery, verdict)
+            self.perform(delivery, verdict)
 
 
 def _server_ns(delivery: LeasedMessage) -> int:

@@ -37,11 +37,11 @@ from ... import errors
 from ...locks import new_lock
 from ...net.clock import BackoffDelay, Deadline
 from ..deliveries import Lease, LeasedMessage, Origin, delivery_number, lease_clock
-from ..handler import Handler, acceptor
 from ..limits import CircuitBreaker
 from ..logs import log
+from ..source import Source, acceptor
 from .consumers import WorkerConsumer
-from .processing import Processor, Shared
+from .processing import Processor, Router, Shared
 
 if TYPE_CHECKING:
     from ... import JetStream, JetStreamMsg, MessageIterator, PriorityOptions
@@ -323,7 +323,7 @@ class PullRequests:
 
     def __init__(
         self,
-        handler: Handler,
+        source: Source,
         consumer: WorkerConsumer,
         held: HeldMessages,
         breaker: CircuitBreaker,
@@ -331,13 +331,11 @@ class PullRequests:
         self._consumer = consumer
         self._held = held
         self._breaker = breaker
-        self._max_bytes = handler.max_bytes
-        batch = handler.max_messages or 1
-        adapts = handler.prefetch is None and handler.max_messages is None
+        self._max_bytes = source.max_bytes
+        batch = source.max_messages or 1
+        adapts = source.prefetch is None and source.max_messages is None
         #: How many messages are received ahead.
-        self.window: Window = Window(
-            handler.concurrency * batch, handler.ahead, batch, adapts=adapts
-        )
+        self.window: Window = Window(source.concurrency * batch, source.ahead, batch, adapts=adapts)
         #: What messages are requested from; ``None``: none are received now.
         self.iterator: MessageIterator | None = None
         #: Number of messages that were requested from the iterator and have not arrived.
@@ -406,25 +404,25 @@ class Puller:
 
     def __init__(
         self,
-        handler: Handler,
+        source: Source,
         shared: Shared,
         consumer: WorkerConsumer,
         held: HeldMessages,
-        processor: Processor,
+        processor: Processor | Router,
         give_back: Callable[..., object],
     ) -> None:
-        self._handler = handler
+        self._source = source
         self._shared = shared
         self._consumer = consumer
         self._held = held
         self._processor = processor
         self._give_back = give_back
-        self._observer = shared.observer.handler(handler)
+        self._observer = shared.observer.of(source)
         #: Which messages are requested.
-        self.requests: PullRequests = PullRequests(handler, consumer, held, processor.breaker)
-        self._accepts = acceptor(handler.filter_subjects)
+        self.requests: PullRequests = PullRequests(source, consumer, held, processor.breaker)
+        self._accepts = acceptor(source.filter_subjects)
         # The reply subjects of messages that are delivered for the first time begin with it (ADR-15).
-        self._first = f"$JS.ACK.{handler.stream}.{handler.consumer}.1.".encode()
+        self._first = f"$JS.ACK.{source.stream}.{source.consumer}.1.".encode()
         self._stopped = threading.Event()
         #: Set when retries in place and waits for the rate have to end, and their messages are returned.
         self.interrupted: threading.Event = threading.Event()
@@ -432,7 +430,7 @@ class Puller:
         self._stale_check_at = 0.0
         #: Keeps the pin of a handler that is pinned; ``None``: it is not.
         self.pin: Pin | None = None
-        if handler.is_pinned:
+        if source.is_pinned:
             self.pin = Pin(consumer, self._lost_pin)
         #: The error of the last attempt to pull; empty: there was none.
         self.error: str = ""
@@ -460,7 +458,7 @@ class Puller:
                 delay = delays.next()
                 if quiet.expired():
                     quiet = Deadline(_REPEAT_LOG_S)
-                    log.error("%s: cannot pull, trying again: %s", self._handler.name, error)  # noqa: TRY400
+                    log.error("%s: cannot pull, trying again: %s", self._source.name, error)  # noqa: TRY400
         self._shared.on_change()
 
     def stop(self, deadline: Deadline) -> None:
@@ -484,7 +482,7 @@ class Puller:
         except (errors.ConsumerDeletedError, errors.NotFoundError) as error:
             if self._stopped.is_set():
                 return
-            log.warning("%s: %s", self._handler.name, error)
+            log.warning("%s: %s", self._source.name, error)
             self._consumer.recreate()
 
     def _pull(self) -> None:
@@ -532,7 +530,7 @@ class Puller:
         consumer = self._consumer
         now, times = lease_clock(), consumer.times
         origin = Origin(
-            self._handler.name,
+            self._source.name,
             consumer.generation,
             self._observer,
             consumer.parks,
@@ -549,17 +547,17 @@ class Puller:
         if max(numbers) >= SUSPICIOUS_DELIVERY:
             for delivery in deliveries:
                 if delivery.lease.delivered >= SUSPICIOUS_DELIVERY:
-                    delivery.is_suspicious = not self._processor.failed_here(delivery)
+                    delivery.is_suspicious = not self._processor.happened_here(delivery)
         self._shared.keeper.held.update(deliveries)
         accepts = self._accepts
         if accepts is not None and not all(
             map(accepts, [delivery.msg.subject for delivery in deliveries])
         ):
             deliveries = self._without_foreign(deliveries, accepts)
-        if self._handler.max_bytes is not None:
+        if self._source.max_bytes is not None:
             for delivery in deliveries:
                 delivery.size = message_size(delivery.msg)
-        key = self._handler.key
+        key = self._source.key
         if key is not None:
             for delivery in deliveries:
                 delivery.key = _key_of(delivery, key)
@@ -572,7 +570,7 @@ class Puller:
         foreign = [delivery for delivery in deliveries if not accepts(delivery.msg.subject)]
         if not self._consumer.has_foreign:
             text = "%s: messages outside of the filters, such as one of %s, are returned"
-            log.error(text, self._handler.name, foreign[0].msg.subject)
+            log.error(text, self._source.name, foreign[0].msg.subject)
         self._consumer.has_foreign = True
         with self._held.lock:
             self.requests.arrived(len(foreign))
@@ -600,7 +598,7 @@ class Puller:
 
         Return whether it had to ask the server for that.
         """
-        if not self.requests.window.adapts or self._handler.key is not None or self.pin is not None:
+        if not self.requests.window.adapts or self._source.key is not None or self.pin is not None:
             return False
         now = lease_clock()
         with self._held.lock:
@@ -630,7 +628,7 @@ class Puller:
 
     def _lost_pin(self) -> None:
         text = "%s: another process has taken over the messages; %d waiting ones are returned"
-        log.warning(text, self._handler.name, self.return_waiting())
+        log.warning(text, self._source.name, self.return_waiting())
 
 
 def _key_of(delivery: LeasedMessage, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:

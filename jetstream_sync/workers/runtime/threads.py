@@ -15,7 +15,7 @@ import functools
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +24,14 @@ from ...net.clock import Deadline
 from ..dead_letters import DeadLetterWriter
 from ..deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
 from ..events import spawn
-from ..handler import CallHandler, Handler, QueueHandler
+from ..handler import Handler
 from ..limits import Gate
 from ..logs import log
 from ..observer import Observer
+from ..source import Queue, Source
 from ..verdicts import given_back
 from .consumers import WorkerConsumer
-from .processing import Processor, QueueProcessor, Shared
+from .processing import Processor, Router, Shared
 from .pulling import HeldMessages, Phase, Puller, PullRequests
 
 if TYPE_CHECKING:
@@ -45,56 +46,57 @@ _FOREIGN_REFRESH_S: Final = 2.0
 _ABANDON_DELAY_S: Final = 1.0
 
 
-class HandlerRunner:
-    """The threads of one handler."""
+class Runner:
+    """The threads of one source."""
 
     def __init__(
         self,
-        handler: Handler,
+        source: Source,
         shared: Shared,
-        source: tuple[WorkerConsumer, type[Puller]],
+        consumer: WorkerConsumer,
+        puller: type[Puller],
         dead_letters: DeadLetterWriter | None,
     ) -> None:
-        self.handler = handler
-        self.consumer: WorkerConsumer = source[0]
-        puller = source[1]
+        self.source = source
+        self.consumer = consumer
         self._shared = shared
         #: What all handlers have counted.
         self.observer: Observer = shared.observer
         #: The processes of the handler; ``None``: it runs in this one.
         self.processes: HandlerProcesses | None = None
-        if handler.pool == "processes":
+        if source.pool == "processes":
             # Loaded before the threads of the handler start.
             from .processes import HandlerProcesses  # noqa: PLC0415 - for few programs
 
             self.processes = HandlerProcesses(
-                handler, shared.js, shared.is_stopping, shared.process_setup
+                source, shared.js, shared.is_stopping, shared.process_setup
             )
-        #: Runs the handler.
-        self.processor: Processor
-        if isinstance(handler, QueueHandler):
-            self.processor = QueueProcessor(handler, shared, dead_letters, self.processes)
+        #: Runs the work of each message.
+        self.processor: Processor | Router
+        if isinstance(source, Queue):
+            self.processor = Router(source, shared, dead_letters, self.processes)
             self.processor.resume_with(self._run_again)
         else:
-            self.processor = Processor(handler, shared, dead_letters, self.processes)
-        isolates = self.processes is None and handler.max_messages is None
+            assert isinstance(source, Handler)
+            self.processor = Processor(source, source, shared, dead_letters, self.processes)
+        isolates = self.processes is None and source.max_messages is None
         #: The messages that were received and are not settled.
         self.held: HeldMessages = HeldMessages(
             isolates=isolates,
             # The partitions of a group are keys.
-            plain=(handler.key, handler.group, handler.max_bytes) == (None, None, None),
+            plain=(source.key, source.group, source.max_bytes) == (None, None, None),
         )
         #: Receives the messages.
         self.puller: Puller = puller(
-            handler, shared, self.consumer, self.held, self.processor, self._give_back
+            source, shared, self.consumer, self.held, self.processor, self._give_back
         )
         #: Which messages are requested.
         self.requests: PullRequests = self.puller.requests
-        self._limit = None if handler.limit is None else shared.limits[handler.limit]
+        self._limit = None if source.limit is None else shared.limits[source.limit]
         self._process: Callable[[LeasedMessage, float], float] = self.processor.process
-        if handler.limit is not None or handler.rate is not None:
-            urgent = isinstance(handler, QueueHandler) and handler.urgent
-            gate = Gate(self._limit, handler.rate, self.puller.interrupted, urgent=urgent)
+        if source.limit is not None or source.rate is not None:
+            urgent = isinstance(source, Queue) and source.urgent
+            gate = Gate(self._limit, source.rate, self.puller.interrupted, urgent=urgent)
             self._process = functools.partial(self._process_limited, gate)
         # The messages whose handler was reported as over its timeout; used by the thread of `report_overdue`.
         self._overdue: set[LeasedMessage] = set()
@@ -110,10 +112,10 @@ class HandlerRunner:
 
     def start(self) -> None:
         """Start the threads."""
-        name = f"worker-{self.handler.name}"
+        name = f"worker-{self.source.name}"
         fatal = self._shared.on_fatal
         self._check_order(0)
-        for number in range(1, self.handler.concurrency + 1):
+        for number in range(1, self.source.concurrency + 1):
             self._threads.append(spawn(f"{name}-{number}", self._run, fatal))
         self._threads.append(spawn(f"{name}-pull", self.puller.run, fatal))
 
@@ -138,15 +140,15 @@ class HandlerRunner:
 
     def _check_order(self, own: int) -> None:
         """Warn once if others than this number of requests pull from a consumer whose messages have keys."""
-        handler, info = self.handler, self.consumer.info
+        source, info = self.source, self.consumer.info
         others = 0 if info is None else info.num_waiting - own
-        if others > 0 and handler.key is not None and not handler.is_pinned and not self._warned:
+        if others > 0 and source.key is not None and not source.is_pinned and not self._warned:
             self._warned = True
             text = (
                 "%s: other processes pull from consumer %s/%s, so messages of one key may be handled at "
                 "the same time"
             )
-            log.warning(text, handler.name, handler.stream, handler.consumer)
+            log.warning(text, source.name, source.stream, source.consumer)
 
     def maintain(self, *, may_ask: bool) -> bool:
         """
@@ -193,7 +195,12 @@ class HandlerRunner:
     def is_stuck(self) -> bool:
         """Whether the handler exceeds its timeout in all threads."""
         stuck = {item.thread for item in self.running() if item.exceeds_timeout}
-        return len(stuck) >= self.handler.concurrency
+        return len(stuck) >= self.source.concurrency
+
+    @property
+    def unknown_tasks(self) -> Mapping[str, int]:
+        """Number of deliveries of calls of unknown tasks, by task."""
+        return self.processor.unknown_tasks if isinstance(self.processor, Router) else {}
 
     @property
     def pull_alive(self) -> bool:
@@ -207,11 +214,11 @@ class HandlerRunner:
 
     def terminate(self, subject: str) -> bool:
         """End the process that runs the call with a subject, and record that; return whether one did."""
-        handler = self.handler.of(subject)
-        if self.processes is None or not isinstance(handler, CallHandler):
+        work = self.source.route(subject)
+        if self.processes is None or work is None:
             return False
         for delivery in self.running():
-            if delivery.msg.subject == subject and handler.state.cancel(delivery.msg):
+            if delivery.msg.subject == subject and work.state.cancel(delivery.msg):
                 return self.processes.kill(delivery)
         return False
 
@@ -228,7 +235,7 @@ class HandlerRunner:
     @property
     def is_prepared(self) -> bool:
         """Whether all threads are ready to run the handler."""
-        return self._prepared == self.handler.concurrency
+        return self._prepared == self.source.concurrency
 
     @property
     def idle(self) -> bool:
@@ -279,17 +286,17 @@ class HandlerRunner:
             self._give_back(again)
 
     def _give_back(self, delivery: LeasedMessage, delay: float = 0) -> None:
-        self.processor.failures.perform(delivery, given_back(delay))
+        self.processor.perform(delivery, given_back(delay))
 
     # --- handling -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             self._prepare()
-            if self.handler.max_messages is None:
+            if self.source.max_messages is None or isinstance(self.processor, Router):
                 self._run_single()
             else:
-                self._run_batches(self.handler.max_messages)
+                self._run_batches(self.source.max_messages, self.processor)
         finally:
             self._shared.on_thread_end()
         self._shared.on_change()
@@ -389,10 +396,10 @@ class HandlerRunner:
 
     # --- handling batches -----------------------------------------------------------------------
 
-    def _run_batches(self, size: int) -> None:
+    def _run_batches(self, size: int, processor: Processor) -> None:
         while batch := self._take_batch(size):
             try:
-                self.processor.process_batch(batch)
+                processor.process_batch(batch)
             finally:
                 log_context.set(None)
                 self._shared.settlements.send_acks()
@@ -409,7 +416,7 @@ class HandlerRunner:
                         return []
                     held.work.wait()
                     continue
-                full_at = held.ready[0].lease.received_at + self.handler.max_wait
+                full_at = held.ready[0].lease.received_at + self.source.max_wait
                 left = full_at - lease_clock()
                 if len(held.ready) >= size or left <= 0 or stopping:
                     break

@@ -22,9 +22,9 @@ from urllib.parse import quote
 
 from ... import errors
 from ..calls import SCHEDULE_HEADER
-from ..handler import TickRule
 from ..parking import first_stored_ns
 from ..schedules import LEASE_S, LEASES
+from ..source import TickRule
 from ..verdicts import LOST, SKIPPED, Verdict, given_back
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from jetstream_sync.subjects import subject_matches
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
 from jetstream_sync.workers.deliveries import Lease, LeaseTimes
-from jetstream_sync.workers.handler import acceptor
 from jetstream_sync.workers.limits import rate_interval
 from jetstream_sync.workers.runtime.pulling import Window
+from jetstream_sync.workers.source import acceptor
 
 
 def test_delays_grow_up_to_the_maximum():
@@ -171,7 +171,7 @@ def test_the_name_of_a_handler_is_the_same_in_each_process():
     for number, function in enumerate(functions):
         worker.handler(stream="S", consumer=f"C{number}")(function)
     assert [handler.name for handler in worker.handlers] == ["step", "Step", "__call__"]
-    assert worker.handlers[0].identity[2] == step.__qualname__
+    assert worker.handlers[0].identity == ("S", "C0", "step")
 
 
 def test_a_function_that_no_process_can_import_is_refused():

@@ -9,7 +9,7 @@ import pytest
 
 from jetstream_sync.workers.deliveries import DeliveryState
 from jetstream_sync.workers.runtime.pulling import HeldMessages, Window
-from jetstream_sync.workers.runtime.threads import HandlerRunner
+from jetstream_sync.workers.runtime.threads import Runner
 
 
 class Message:
@@ -73,5 +73,5 @@ def test_a_thread_that_takes_the_message_of_another_one_requests_the_next():
         _process=process,
     )
     with pytest.raises(SecondRunsError):
-        HandlerRunner._run_single(runner)
+        Runner._run_single(runner)
     assert requests.made == 1

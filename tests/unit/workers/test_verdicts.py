@@ -44,6 +44,11 @@ def handler_with(**options: Any) -> Handler:
     return handle
 
 
+def decided(failed: FailedAttempt, handler: Handler) -> Verdict:
+    """Return the verdict for a message of a handler, which is its own source."""
+    return verdict_of(failed, handler, handler)
+
+
 def returned(delay: float, *, is_fault: bool) -> Verdict:
     """Return the verdict for a message that is delivered again."""
     return Verdict(action=VerdictAction.RETURN, outcome="retry", delay=delay, is_fault=is_fault)
@@ -69,7 +74,7 @@ def returned(delay: float, *, is_fault: bool) -> Verdict:
 def test_a_failed_message_is_delivered_again(number, error, options, wanted):
     """After the delay of the back-off, or of the error."""
     failed = FailedAttempt(error=error, number=number)
-    assert verdict_of(failed, handler_with(**options)) == wanted
+    assert decided(failed, handler_with(**options)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_a_message_is_given_up(number, error, options, outcome, is_fault):
     """After its last attempt, or at once: then another message need not fail."""
     if isinstance(error, UnfinishedError):
         options = {"retry_on": (UnfinishedError,)}
-    verdict = verdict_of(FailedAttempt(error=error, number=number), handler_with(**options))
+    verdict = decided(FailedAttempt(error=error, number=number), handler_with(**options))
     assert (verdict.action, verdict.outcome) == (VerdictAction.BURY, outcome)
     assert (verdict.reason.strip("'"), verdict.is_fault) == ("no", is_fault)
     assert verdict.is_last
@@ -100,9 +105,9 @@ def test_a_message_is_given_up(number, error, options, outcome, is_fault):
 def test_nothing_follows_for_a_message_that_was_settled_or_lost(error):
     """A handler that settles its message has ended it; a lost one is delivered again by the server."""
     handler = handler_with()
-    settled = verdict_of(FailedAttempt(error=error, is_settled=True, is_lost=True), handler)
+    settled = decided(FailedAttempt(error=error, is_settled=True, is_lost=True), handler)
     assert settled is SETTLED
-    lost = verdict_of(FailedAttempt(error=error, number=99, is_lost=True), handler)
+    lost = decided(FailedAttempt(error=error, number=99, is_lost=True), handler)
     assert lost is LOST
     assert (settled.is_last, lost.is_last) == (True, False)
 
@@ -124,7 +129,7 @@ def test_a_handler_with_in_place_retries_in_its_thread(slept, has_key, error, ac
         retry=Backoff(first=1, factor=2, maximum=8, jitter=0, attempts=5, in_place=True)
     )
     failed = FailedAttempt(error=error, number=2, slept=slept, has_key=has_key)
-    verdict = verdict_of(failed, handler)
+    verdict = decided(failed, handler)
     assert (verdict.action, verdict.delay) == (action, pytest.approx(delay))
     assert verdict.outcome == "retry"
 
@@ -132,7 +137,7 @@ def test_a_handler_with_in_place_retries_in_its_thread(slept, has_key, error, ac
 @pytest.mark.parametrize(("number", "action"), [(2, VerdictAction.RETURN), (3, VerdictAction.PARK)])
 def test_a_long_delay_is_parked(number, action):
     """A delay of exactly ``park_after`` is not."""
-    verdict = verdict_of(FailedAttempt(error=OSError(), number=number), handler_with(park_after=2))
+    verdict = decided(FailedAttempt(error=OSError(), number=number), handler_with(park_after=2))
     assert verdict.action is action
     assert not verdict.is_last
 

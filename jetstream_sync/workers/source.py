@@ -1,0 +1,359 @@
+"""Sources: the consumers of a worker, the options of what they receive, and which work runs for a message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from .. import DeliverPolicy, KeyValueConfig, StreamConfig, errors
+from ..subjects import check_consumer_name, check_stream_name
+from .checks import (
+    check_configs,
+    check_count,
+    check_importable,
+    check_name,
+    check_option,
+    check_plain,
+    check_seconds,
+    check_target,
+    is_number,
+    subjects_of,
+)
+from .dead_letters import DeadLetterTarget
+from .limits import rate_interval
+from .retries import backoff_for
+from .work import Work
+
+if TYPE_CHECKING:
+    from .. import JetStreamMsg
+
+#: How long a message is given back that does not fit the process, in seconds: as long as a deploy may take.
+GRACE_S: Final = 300.0
+#: Longest wait for a full batch, in seconds.
+_LONGEST_WAIT_S: Final = 3600
+#: Options with the only value that handlers of a group may have.
+_WITHOUT_GROUP: Final[dict[str, object]] = {
+    "filter_subjects": (),
+    "deliver": "all",
+    "confirm": True,
+    "ack": "after",
+    "max_bytes": None,
+    "exclusive": False,
+    "max_messages": None,
+}
+#: The same for batches.
+_WITHOUT_BATCH: Final[dict[str, object]] = {
+    "ack": "after",
+    "key": None,
+    "limit": None,
+    "rate": None,
+}
+#: Numbers that may be None, with their check and their least value.
+_NUMBERS: Final = (
+    ("prefetch", check_count, 0),
+    ("max_bytes", check_count, 1),
+    ("ack_wait", check_seconds, 3),
+    ("park_after", check_seconds, 1),
+)
+#: Options with the values that they may have; `Source` checks what depends on others.
+_RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
+    ("confirm", lambda value: isinstance(value, bool), "must be True or False"),
+    ("exclusive", lambda value: isinstance(value, bool), "must be True or False"),
+    ("ack", lambda value: value in ("after", "before"), "must be 'after' or 'before'"),
+    ("pool", lambda value: value in ("threads", "processes"), "must be 'threads' or 'processes'"),
+    ("key", lambda value: value is None or callable(value), "must be a function of the message"),
+)
+#: The patterns of wildcards.
+_WILDCARDS: Final = {"*": "[^.]*", ">": ".*"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """The options of consumers and their threads, which handlers and queues have."""
+
+    prefetch: int | None = None
+    """Number of messages to receive ahead; ``None``: the work of about 75 milliseconds, by the time that
+    messages take, between as many as there are threads and 500, or the size of a batch; 0: a message is
+    requested when a thread is free."""
+    ack_wait: float | None = None
+    """The consumer's ``ack_wait``, at least 3 seconds; ``None``: 30 for a new consumer, unchanged for an
+    existing one."""
+    confirm: bool = True
+    """Whether the server confirms acknowledgements."""
+    dead_letters: DeadLetterTarget | None = None
+    """The stream for dead letters of this handler, or a function ``(message, reason) -> subject``;
+    ``None``: those of the worker."""
+    key: Callable[[JetStreamMsg], Hashable] | None = None
+    """A function of the message that returns its key, such as a customer. Within one process, messages of
+    one key are handled one at a time, in the order of their receipt, and each one is settled before the
+    next one starts; failed ones are retried in place. Messages of other keys do not wait for them. A
+    message whose key is ``None`` has no order. An error of the function counts as one of the handler.
+    ``None``: no order."""
+    ack: str = "after"
+    """``"before"``: acknowledge a message before the function runs, for work that must never be done
+    twice. Errors are then only logged, and a crash loses the message. With ``confirm``, the function runs
+    when the server has confirmed the acknowledgement."""
+    park_after: float | None = None
+    """Seconds above which the delay of a retry is spent in the stream instead of the consumer, so that it
+    needs no place of ``max_ack_pending``: the message is stored as a schedule that publishes it again.
+    Attempts and `Context.id` continue. Needs server 2.12, and a work queue with ``allow_msg_schedules``
+    and the subject ``parked.<stream>.>``, which the filters of the handler exclude. Excludes ``key``.
+    ``None``: never."""
+    max_bytes: int | None = None
+    """Total size of the messages that the handler holds, running and waiting, as the server counts it:
+    subjects, headers and payloads. At most 16 are requested at a time, and as many as fit if they are as
+    large as the last ones, so a few larger ones may exceed it. ``None``: only their number is limited."""
+    exclusive: bool = False
+    """Let one process at a time receive the messages (a pinned client, ADR-42, server 2.11). The others
+    take over when it stops, or 30 seconds after it has crashed or lost its link: the
+    ``priority_timeout`` of a new consumer. A process that is not pinned any more returns its waiting
+    messages."""
+    limit: str | None = None
+    """The name of a limit, see `Worker.limit`; ``None``: none."""
+    rate: str | None = None
+    """How often the function may start in each process, evenly spaced: a number and a unit, such as
+    ``"10/s"``, ``"600/m"`` or ``"1000/h"``. A message waits in its thread, with a renewed lease. Retries
+    count, too. ``None``: no limit."""
+    pool: str = "threads"
+    """``"processes"``: each thread runs the function and the middleware in a process of its own, which is
+    killed at the ``timeout``, and whose crash fails only its message. The process imports the module of
+    the handler, which must define it at the top level."""
+    ensure: Sequence[StreamConfig | KeyValueConfig] = ()
+    """Streams and buckets of the handler, as for `Worker`."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_target(self.dead_letters)
+        for option, check, least in _NUMBERS:
+            if getattr(self, option) is not None:
+                check(option, getattr(self, option), least)
+        check_configs("ensure", self.ensure)
+        for option, is_valid, rule in _RULES:
+            check_option(option, getattr(self, option), is_valid(getattr(self, option)), rule)
+        if self.key is not None and not isinstance(self.key, type):
+            check_plain("key", self.key)
+        if self.rate is not None:
+            rate_interval(self.rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(SourceOptions):
+    """A consumer, its threads and limits; `route` returns the work that runs for a message."""
+
+    stream: str
+    """The name of the stream, which must exist, or be in an ``ensure``."""
+    consumer: str
+    """The durable name of the consumer, a pull consumer with ack policy ``explicit``; with ``group``, any
+    name, that of the group by default."""
+    name: str = ""
+    """The name: that of the queue, or of the function of a handler."""
+    filter_subject: str | None = None
+    """The only subject to deliver."""
+    filter_subjects: Sequence[str] = ()
+    """Several of them; excludes ``filter_subject``. Empty: those of the existing consumer, or none."""
+    concurrency: int = 1
+    """Number of threads that run the function."""
+    deliver: str | int | datetime = "all"
+    """Where a new consumer starts in a stream with messages: ``"all"``, ``"new"``, a sequence or a time; a
+    work queue always delivers all. `Worker.check` reports how many stored messages match."""
+    group: str | None = None
+    """The name of a partitioned consumer group of the stream (`ConsumerGroup`, server 2.11), whose partitions
+    are shared by the processes: messages of a partition are handled one at a time, in order, and failed
+    ones are retried in place. With ``key``, the same holds for messages of a key. A process adds itself to
+    an elastic group, and drops members that are absent for a minute. ``None``: there is no group."""
+    member: str | None = None
+    """The name of this process in the ``group``, which keeps its partitions for a minute when it stops;
+    ``None``: host name and process id, for an elastic group without mappings."""
+    max_messages: int | None = None
+    """The size of the largest batch; ``None``: each message is handled by itself."""
+    max_wait: float = 1.0
+    """Seconds after its first message in which a batch may become full."""
+    grace: float = field(repr=False, default=GRACE_S)
+    """Seconds for which a message is given back that does not fit this process, before it is a dead letter."""
+
+    def __post_init__(self) -> None:
+        """Check and complete the options."""
+        super().__post_init__()
+        check_name("stream", self.stream, check_stream_name)
+        check_name("consumer", self.consumer, check_consumer_name)
+        check_count("concurrency", self.concurrency)
+        if self.max_messages is not None:
+            check_count("max_messages", self.max_messages, 1)
+        for option in ("group", "member"):
+            value = getattr(self, option)
+            check_option(option, value, isinstance(value, str | None), "must be a name")
+        ok = is_number(self.max_wait) and 0 <= self.max_wait <= _LONGEST_WAIT_S
+        rule = f"must be from 0 to {_LONGEST_WAIT_S} seconds"
+        check_option("max_wait", self.max_wait, ok, rule)
+        check_seconds("unknown_task_grace", self.grace)
+        start_of(self.deliver)
+        subjects = subjects_of(self.filter_subject, self.filter_subjects)
+        object.__setattr__(self, "filter_subjects", subjects)
+        is_batch = self.max_messages is not None
+        for option, is_refused, rule in (
+            ("member", self.member is not None and not self.group, "needs 'group'"),
+            ("pool", is_batch and self.pool != "threads", "must be 'threads' for batches"),
+            *(
+                (name, is_batch and getattr(self, name) != value, "is not for batches")
+                for name, value in _WITHOUT_BATCH.items()
+            ),
+            *(
+                (name, self.group is not None and getattr(self, name) != value, "is not for groups")
+                for name, value in _WITHOUT_GROUP.items()
+            ),
+        ):
+            check_option(option, getattr(self, option), not is_refused, rule)
+
+    def adopt(self, work: Work) -> None:
+        """
+        Complete the options of some work that runs for what is received, and check that both fit.
+
+        :meta private:
+        """
+        has_order, is_batch = self.key is not None or self.group is not None, self.max_messages
+        object.__setattr__(work, "retry", backoff_for(work.retry, in_place=has_order))
+        in_place, once, limit = work.retry.in_place, work.once, work.shared_limit
+        after = "excludes ack='before': the message is not delivered again"
+        not_in_order = "excludes 'key', 'group' and retries in place"
+        goes_back = "of all processes excludes ack='before', 'key' and retries in place: its calls go back to the server"
+        for option, value, is_refused, rule in (
+            ("park_after", self.park_after, self.park_after is not None and in_place, not_in_order),
+            ("soft_timeout", work.soft_timeout, self.pool != "threads", "is not for processes"),
+            ("once", once, self.ack != "after", after),
+            ("once", once, is_batch, "is not for batches"),
+            ("retry", work.retry, is_batch and in_place, "is not for batches"),
+            ("limit", limit and limit.rule.name, self.ack != "after" or in_place, goes_back),
+        ):
+            check_option(option, value, value is None or not is_refused, rule)
+        if self.pool == "processes":
+            check_importable(work.function)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the server delivers to one process at a time, or one for each partition."""
+        return self.exclusive or self.group is not None
+
+    @property
+    def ahead(self) -> int:
+        """The number of messages to receive ahead, at least."""
+        return (self.max_messages or self.concurrency) if self.prefetch is None else self.prefetch
+
+    @property
+    def works(self) -> Sequence[Work]:
+        """What runs for the messages: the handler, or the tasks of a queue."""
+        raise NotImplementedError
+
+    def route(self, subject: str) -> Work | None:
+        """Return what runs for a message with a subject; ``None``: it is a call of an unknown task."""
+        raise NotImplementedError
+
+    @property
+    def parks(self) -> bool:
+        """Whether messages must be able to wait in the stream, as schedules."""
+        return self.park_after is not None or any(work.shared_limit for work in self.works)
+
+    @property
+    def most_attempts(self) -> int:
+        """The largest number of attempts of a message."""
+        return max([work.retry.attempts for work in self.works], default=1)
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Stream, consumer, and a name that is the same in each process."""
+        return self.stream, self.consumer, self.name
+
+    def options(self) -> dict[str, str]:
+        """Return the values of all options as text, by name."""
+        raise NotImplementedError
+
+    def check_processes(self, count: int) -> None:
+        """
+        Check that this number of processes may run the handler at a time.
+
+        Raises:
+            InvalidOptionError: more than one would handle messages of one key at a time.
+
+        """
+        if count > 1 and self.key is not None and not self.is_pinned:
+            raise errors.InvalidOptionError(
+                "processes",
+                count,
+                f"handler {self.name} has 'key', whose order holds within one process: add exclusive=True, "
+                "or use group=",
+            )
+
+
+class TickRule(NamedTuple):
+    """Which calls of a schedule run; see `Worker.schedule`."""
+
+    missed: str = "all"
+    overlap: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue(Source):
+    """A queue of tasks, whose messages are calls."""
+
+    tasks: dict[str, Work] = field(repr=False)
+    """What runs the calls, by the names of the tasks."""
+    unknown: Work = field(repr=False)
+    """Stands for tasks that are not known here."""
+    ticks: dict[str, TickRule] = field(repr=False)
+    """The rules of the schedules that call them, by the last two tokens of the subjects of the calls."""
+    owner: str = field(repr=False)
+    """The program to which the consumer belongs."""
+    urgent: bool = field(repr=False, default=False)
+    """Whether it has the urgent calls of another queue."""
+
+    @property
+    def works(self) -> Sequence[Work]:
+        """The tasks."""
+        return tuple(self.tasks.values())
+
+    def route(self, subject: str) -> Work | None:
+        """As `Source.route`."""
+        return self.tasks.get(task_of(subject))
+
+    def options(self) -> dict[str, str]:
+        """Return the values of all options as text, by name."""
+        found = {name: repr(getattr(self, name)) for name in (*SOURCE_OPTIONS, "concurrency")}
+        return {**found, "unknown_task_grace": repr(self.grace)}
+
+
+def task_of(subject: str) -> str:
+    """Return the name of the task in the subject of a call; empty: it is the subject of none."""
+    return subject.rpartition(".")[0].rpartition(".")[2]
+
+
+#: The options of handlers and queues.
+SOURCE_OPTIONS: Final = tuple(SourceOptions.__dataclass_fields__)
+
+
+# --- filters and starts -------------------------------------------------------------------------
+
+
+def acceptor(filters: Sequence[str]) -> Callable[[str], object] | None:
+    """Return a function whose result is true for subjects of the filters; ``None``: there are none."""
+    if not filters:
+        return None
+    if not any(token in _WILDCARDS for item in filters for token in item.split(".")):
+        return frozenset(filters).__contains__
+    patterns = (
+        r"\.".join(_WILDCARDS.get(token) or re.escape(token) for token in item.split("."))
+        for item in filters
+    )
+    return re.compile("|".join(patterns), re.DOTALL).fullmatch
+
+
+def start_of(deliver: str | int | datetime) -> dict[str, Any]:
+    """Return the fields of a consumer config for the start of a new consumer."""
+    if isinstance(deliver, datetime):
+        return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": deliver}
+    if isinstance(deliver, int) and not isinstance(deliver, bool) and deliver >= 1:
+        return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": deliver}
+    rule = "must be 'all', 'new', a sequence of at least 1, or a datetime"
+    check_option("deliver", deliver, deliver in ("all", "new"), rule)
+    return {"deliver_policy": DeliverPolicy(deliver)}
