@@ -43,7 +43,7 @@ class SecretText:
     """
     A text that is never shown: it prints as ``***``, and calling it returns the text.
 
-    Pickling it keeps the text.
+    Pickling it keeps the text. It is no dataclass, whose text `dataclasses.asdict` would return.
     """
 
     __slots__ = ("_text",)

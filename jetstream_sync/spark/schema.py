@@ -12,6 +12,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
+from ..records import with_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,16 +54,13 @@ BUCKET_TYPES: Final[Mapping[str, str]] = {
 BUCKET_DDL: Final = _ddl(BUCKET_TYPES, BUCKET_TYPES)
 
 
+@with_fields
 class SchemaError(errors.InvalidArgumentError):
     """A column does not exist, or has the wrong type."""
 
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(column, reason)
-        self.column = column
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"column {self.column!r}: {self.reason}"
+    column: str
+    reason: str
+    _template = "column {column!r}: {reason}"
 
 
 def utf8_text(text: str) -> str:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from .. import errors
+from ..records import with_fields
 
 
 class SinkError(errors.Error):
     """Rows cannot be written as the options require; the message says why."""
 
 
+@with_fields
 class _BatchOrderError(SinkError):
     """The last batch of the query in the target stream does not fit to the batch that Spark runs."""
 
-    def __init__(self, stream: str, stored_batch: int, batch: int, problem: str = "") -> None:
-        super().__init__(stream, stored_batch, batch, problem)
-        self.stream = stream
-        self.stored_batch = stored_batch
-        self.batch = batch
-        self.problem = problem
+    stream: str
+    stored_batch: int
+    batch: int
+    problem: str = ""
 
 
 class CheckpointRewoundError(_BatchOrderError):
@@ -72,6 +72,7 @@ class TargetRewoundError(_BatchOrderError):
         )
 
 
+@with_fields
 class RowError(SinkError):
     """
     A row cannot be stored; the error never contains its payload.
@@ -84,15 +85,13 @@ class RowError(SinkError):
 
     """
 
-    def __init__(self, partition: int, row: int, subject: str, reason: str) -> None:
-        super().__init__(partition, row, subject, reason)
-        self.partition = partition
-        self.row = row
-        self.subject = subject
-        self.reason = reason
+    partition: int
+    row: int
+    subject: str
+    reason: str
 
     def __str__(self) -> str:
-        about = f" (subject {self.subject!r})" if self.subject else ""
+        about = f" (subject {self.subject[:200]!r})" if self.subject else ""
         return f"row {self.row} of partition {self.partition}{about}: {self.reason}"
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from ... import errors
 from ...errors import RangeError as RangeError  # noqa: PLC0414 - exported
 from ...errors import StreamRecreatedError as StreamRecreatedError  # noqa: PLC0414 - exported
+from ...records import with_fields
 from ..option_values import LossMode
 
 
@@ -33,16 +34,15 @@ LOSS_ACTIONS: Final[Mapping[tuple[LossMode, bool], LossAction]] = {
 }
 
 
+@with_fields
 class RangeLostError(RangeError):
     """Messages of a range left the stream before they were read."""
 
-    def __init__(self, stream: str, start_seq: int, end_seq: int) -> None:
-        super().__init__(stream, start_seq, end_seq)
-        self.stream = stream
-        self.start_seq = start_seq
-        """The first lost sequence."""
-        self.end_seq = end_seq
-        """The sequence after the last lost one."""
+    stream: str
+    start_seq: int
+    """The first lost sequence."""
+    end_seq: int
+    """The sequence after the last lost one."""
 
     def __str__(self) -> str:
         return (
@@ -51,34 +51,26 @@ class RangeLostError(RangeError):
         )
 
 
+@with_fields
 class RangeStalledError(RangeError, transient=True):
     """The server holds messages of a range but does not deliver them; a retry may succeed."""
 
-    def __init__(self, stream: str, seq: int, reason: str) -> None:
-        super().__init__(stream, seq, reason)
-        self.stream = stream
-        self.seq = seq
-        """The next sequence to read."""
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"stream {self.stream!r} could not be read from sequence {self.seq} on: {self.reason}"
-        )
+    stream: str
+    seq: int
+    """The next sequence to read."""
+    reason: str
+    _template = "stream {stream!r} could not be read from sequence {seq} on: {reason}"
 
 
+@with_fields
 class DirectGetRefusedError(RangeError):
     """The stream does not answer direct gets."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.stream = stream
-
-    def __str__(self) -> str:
-        return (
-            f"stream {self.stream!r} does not answer direct gets: set allow_direct on the stream, or "
-            "use readMode=pull, which is not possible for a work queue"
-        )
+    stream: str
+    _template = (
+        "stream {stream!r} does not answer direct gets: set allow_direct on the stream, or "
+        "use readMode=pull, which is not possible for a work queue"
+    )
 
 
 @dataclass(frozen=True, slots=True)

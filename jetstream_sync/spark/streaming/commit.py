@@ -42,6 +42,7 @@ from ...codec import dumps
 from ...headers import is_no_responders
 from ...jetstream.api_requests import read_response
 from ...jetstream.pull_consumer import PullConsumer
+from ...subjects import filter_fields
 from ..connections import api_requests, ask_all
 from ..option_values import LossMode, ReadMode
 from ..planning.access import SourceAccess
@@ -133,13 +134,8 @@ class CommitHandler:
     def _create(
         self, view: StreamView, filters: tuple[str, ...], name: str, purpose: str, **fields: Any
     ) -> None:
-        filtered: dict[str, Any] = {}
-        if filters:
-            one = len(filters) == 1
-            filtered = {"filter_subject": filters[0]} if one else {"filter_subjects": filters}
-        self._access.js.create_consumer(
-            view.name, durable_name=name, description=purpose, **filtered, **fields
-        )
+        fields |= filter_fields(filters)
+        self._access.js.create_consumer(view.name, durable_name=name, description=purpose, **fields)
 
     def _ensure_guard(self, view: StreamView, filters: tuple[str, ...]) -> None:
         for is_unsuitable, reason in (
@@ -154,7 +150,18 @@ class CommitHandler:
         name = self._consumer or _guard_name(filters)
         info = self._info(view, name)
         if info is None:
-            self._create_guard(view, filters, name)
+            purpose = "reserves these subjects for a Spark query"
+            try:
+                self._create(view, filters, name, purpose, ack_policy=AckPolicy.EXPLICIT)
+            except errors.BadRequestError as error:
+                if error.err_code not in _NOT_ALONE:
+                    raise
+                raise errors.BadRequestError(
+                    error.code,
+                    error.err_code,
+                    f"work queue {view.name} has another consumer for these subjects, but each message of"
+                    f" a work queue has a single reader: {error.description}",
+                ) from None
             return
         _check_filters(view, filters, info)
         if info.delivered.consumer_seq:
@@ -164,25 +171,6 @@ class CommitHandler:
                 f"it has already delivered messages of work queue {view.name}, which the query must"
                 " read itself: leave the option out, or delete the consumer",
             )
-
-    def _create_guard(
-        self, view: StreamView, filters: tuple[str, ...], name: str, query: str = ""
-    ) -> None:
-        metadata = {_QUERY_METADATA: query} if query else None
-        purpose = "reserves these subjects for a Spark query"
-        try:
-            self._create(
-                view, filters, name, purpose, ack_policy=AckPolicy.EXPLICIT, metadata=metadata
-            )
-        except errors.BadRequestError as error:
-            if error.err_code not in _NOT_ALONE:
-                raise
-            raise errors.BadRequestError(
-                error.code,
-                error.err_code,
-                f"work queue {view.name} has another consumer for these subjects, but each message of"
-                f" a work queue has a single reader: {error.description}",
-            ) from None
 
     def _check_durable(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
         name = self._consumer
@@ -257,10 +245,8 @@ class CommitHandler:
                 log.warning(
                     "consumer %r of work queue %s was deleted; it is created again", name, view.name
                 )
-                self._create_guard(view, filters, name, "" if is_new else query)
-            else:
-                self._prepare(view, filters)
-            return self._access.js.get_consumer(view.name, name).cached_info
+            self._prepare(view, filters)
+            info = self._access.js.get_consumer(view.name, name).cached_info
         holder = (info.config.metadata or {}).get(_QUERY_METADATA)
         if holder is None and not is_new:
             # The position is that of an earlier owner.
