@@ -14,7 +14,8 @@ there is, while links break, servers are killed, stopped and paused, and an oper
 the stream. What was not acknowledged is published again with the same id. Publishers pause now and then.
 A lone thread adds, replaces, deletes and reads keys of a bucket, which others watch and list. In a cluster,
 the stream gets its replicas in the middle of the run. Another stream and bucket are deleted and created
-again and again; an ordered reader and a replica follow them, and others are left in the middle. After the
+again and again; an ordered reader and a replica follow them, and others are left in the middle. Jobs of a
+work queue are handled, and others of it purged by subject; a counter is added to, and set to 0. After the
 faults, all goes on for some seconds in which nothing goes wrong.
 
 Then come some rounds of two steps: a large write of messages without ids is cut in the middle, and
@@ -25,6 +26,7 @@ What is checked: every acknowledged message is in the stream exactly once (read 
 shares nothing with the package); every consumer saw each message at least once, the ordered ones
 exactly once and in order, also of each stream that was created again; listings of keys left out none, and
 the watcher and the replica ended with the keys of their buckets;
+each job was handled, and the counter is the sum of what was added;
 every call returned within its timeout and some slack; each error, timeout and redelivery had a fault shortly
 before it; every future was settled, soon after its link broke at the latest; and no thread, no
 socket, no pull request and no consumer of an ordered reader is left.
@@ -67,6 +69,7 @@ from .reading import DURABLES, Reader, RequestReader, check_alive, readers
 from .recorder import SLACK, Recorder, payload_of
 from .recreated import RECREATED, CopyOfBucket, DroppedReaders, GenerationReader, Recreator
 from .testbed import STREAM, Testbed
+from .work import Count, WorkQueue
 from .workers import PROCESSES, run_workers
 from .workers import Outcome as WorkersOutcome
 
@@ -257,6 +260,14 @@ class _Run:
         self.publishers.append(
             self.thread("key writer", lambda: self.writer.run(self.stop_publishing))
         )
+        self.work = WorkQueue(nc, lines["fetching"], self.recorder, self.rng("work"))
+        self.count = Count(nc, self.recorder, self.rng("count"))
+        for name, run in (
+            ("jobs", lambda: self.work.store(self.stop_publishing)),
+            ("counter", lambda: self.count.run(self.stop_publishing, self.give_up)),
+        ):
+            self.publishers.append(self.thread(name, run))
+        self.readers.append(self.thread("worker", lambda: self.work.handle(self.stop_reading)))
         watching = lines["watching"]
         self.recreator = Recreator(nc)
         self.generations = GenerationReader(watching, self.recorder)
@@ -445,6 +456,13 @@ class _Run:
             for name, seen in self.recorder.seen.items():
                 self._wait_for_reader(name, seen, len(want))
             judge_bucket(raw, self.recorder, self.writer, self.watcher)
+            self.wait_for("each job is handled", self.work.is_done)
+            self.work.judge(raw)
+            self.count.judge(raw)
+            self.told(
+                f"{len(self.work.stored)} jobs were handled, {self.work.purged} purged, and "
+                f"{self.work.refused} purges refused; the counter is {self.count.total}"
+            )
             for name in DURABLES:
                 self.wait_for(
                     f"all is acknowledged by {name}",
