@@ -1,4 +1,4 @@
-"""Ordered subscriptions (ADR-17): `OrderedPuller` with the methods of a subscription."""
+"""Ordered subscriptions (ADR-17): `OrderedReader` with the methods of a subscription."""
 
 # ruff: noqa: SLF001 - it uses the counters and the handle of this package
 
@@ -24,15 +24,16 @@ from .consume_handle import ConsumeHandle, JetStreamCallback
 from .consumer_requests import ConsumerAccessors
 from .continuous_pull import until_stopped
 from .message import JetStreamMsg
-from .ordered import DEFAULT_MAX_MESSAGES, HEARTBEAT_S, OrderedPuller
+from .ordered import DEFAULT_MAX_MESSAGES
 from .ordered_cursor import INACTIVE_THRESHOLD_S, CursorOptions, OrderedCursor
+from .ordered_reader import HEARTBEAT_S, OrderedReader
 from .server_support import EchoCheck
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _CountedPuller(OrderedPuller):
+class _CountedReader(OrderedReader):
     """Counts the messages that are taken, and ends after a number of them."""
 
     def __init__(self, api: APIRequests, cursor: OrderedCursor, pull: ContinuousPull) -> None:
@@ -109,19 +110,19 @@ class OrderedSubscription(ConsumerAccessors):
         self._api = api
         self._stream = stream
         cursor = OrderedCursor(api, stream, prefix, encode(config), **further)
-        self._puller = puller = _CountedPuller(api, cursor, ContinuousPull.of(pull))
+        self._reader = reader = _CountedReader(api, cursor, ContinuousPull.of(pull))
         self._cursor = cursor
         self._handle: ConsumeHandle | None = None
         # Whether the end was asked for by `unsubscribe` without a limit, or by `drain`.
         self._ended = False
         check = EchoCheck(api, f"the consumer of stream {stream!r}", config)
-        puller.start(api.deadline())
+        reader.start(api.deadline())
         try:
             created = cursor.info
             if created is not None:
                 check.verify(created.config, cursor.drop)
             if callback is not None:
-                self._handle = ConsumeHandle(api.core, stream, puller, callback)
+                self._handle = ConsumeHandle(api.core, stream, reader, callback)
                 return
 
             def drained(_: Deadline) -> bool:
@@ -130,11 +131,11 @@ class OrderedSubscription(ConsumerAccessors):
                 return True
 
             # A drain of the connection deletes the consumer; the messages can be read afterwards.
-            puller.set_callback_waiter(drained, api.core.internal.events.error)
+            reader.set_callback_waiter(drained, api.core.internal.events.error)
             what = f"an ordered subscription to stream {stream!r}"
-            api.core.stop_dropped(self, puller.is_open, puller.stop, what)
+            api.core.stop_dropped(self, reader.is_open, reader.stop, what)
         except BaseException:
-            puller.stop()
+            reader.stop()
             raise
 
     # --- state ----------------------------------------------------------------------------------
@@ -162,15 +163,15 @@ class OrderedSubscription(ConsumerAccessors):
         try:
             return super().consumer_info(deadline.left())
         except errors.ConsumerNotFoundError:
-            if self._puller.closed:
+            if self._reader.closed:
                 raise
-        self._puller.renew("it was deleted", deadline)
+        self._reader.renew("it was deleted", deadline)
         return super().consumer_info(deadline.left())
 
     @property
     def delivered(self) -> int:
         """The number of messages that were received, in order."""
-        return self._puller.taken + self.pending_msgs
+        return self._reader.taken + self.pending_msgs
 
     @property
     def dropped(self) -> int:
@@ -180,18 +181,18 @@ class OrderedSubscription(ConsumerAccessors):
     @property
     def pending_msgs(self) -> int:
         """Number of messages received and not yet read."""
-        count, puller = len(self._puller.buffered()), self._puller
-        return min(count, puller.limit - puller.taken) if puller.limit else count
+        count, reader = len(self._reader.buffered()), self._reader
+        return min(count, reader.limit - reader.taken) if reader.limit else count
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of headers and payload received and not yet read."""
-        return sum(len(item[HEADER]) + len(item[PAYLOAD]) for item in self._puller.buffered())
+        return sum(len(item[HEADER]) + len(item[PAYLOAD]) for item in self._reader.buffered())
 
     @property
     def is_valid(self) -> bool:
         """Whether the subscription may receive more messages."""
-        return not self._puller.closed and self._api.core.closed_reason is None
+        return not self._reader.closed and self._api.core.closed_reason is None
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -212,14 +213,14 @@ class OrderedSubscription(ConsumerAccessors):
         """
         self._must_be_readable()
         try:
-            return self._puller.take(Deadline(timeout))
+            return self._reader.take(Deadline(timeout))
         except errors.IteratorClosedError as error:
             raise errors.BadSubscriptionError(str(error)) from None
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the subscription or the connection is closed by the user."""
         self._must_be_readable()
-        return until_stopped(self._puller.take, owner=self)
+        return until_stopped(self._reader.take, owner=self)
 
     def _must_be_readable(self) -> None:
         if self._handle is not None:
@@ -247,9 +248,9 @@ class OrderedSubscription(ConsumerAccessors):
         limit = check_int("limit", limit, 0)
         self._must_not_be_ended()
         if limit:
-            self._puller.end_after(limit)
+            self._reader.end_after(limit)
             return
-        self._puller.stop()
+        self._reader.stop()
         self._ended = True  # only now: after a Ctrl-C before, the call can be repeated
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
@@ -271,11 +272,11 @@ class OrderedSubscription(ConsumerAccessors):
         core, handle = self._api.core, self._handle
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
         self._must_not_be_ended()
-        if not self._puller.closed:
-            self._puller.drain(deadline.left())
+        if not self._reader.closed:
+            self._reader.drain(deadline.left())
         self._ended = True
         if handle is not None and not handle._finished(deadline):
-            self._puller.stop()
+            self._reader.stop()
             raise errors.DrainTimeoutError(f"the callback for {self.subject!r} is still running")
 
     def _must_not_be_ended(self) -> None:

@@ -395,7 +395,7 @@ def test_another_thread_s_reset_keeps_to_the_time(alone, filed):
     with unserved, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)
-        wait_until(messages._source._renewing.locked)
+        wait_until(messages._source._lock.locked)
         with between(0.1, 0.5), pytest.raises(jetstream_sync.TimeoutError):
             messages.next(0.1)
         messages.stop()
@@ -531,6 +531,6 @@ def test_a_ctrl_c_does_not_lock_out_the_next_call(js, stream):
         for moment in range(1, 30):
             cursor_of(messages)._pace.created_at = 0.0  # no delay, as after a long life
             interrupted(lambda: source._recreate(source._messages, Deadline(5)), moment)
-            assert not source._renewing.locked(), f"at {moment}"
+            assert not source._lock.locked(), f"at {moment}"
         cursor_of(messages)._pace.created_at = 0.0
         assert messages.next(5).metadata.stream_seq == 1

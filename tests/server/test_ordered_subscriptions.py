@@ -57,7 +57,7 @@ def replace_slowly(
 
     def replace() -> None:
         with suppress(Error):
-            sub._puller.renew("a test", Deadline(10))
+            sub._reader.renew("a test", Deadline(10))
 
     monkeypatch.setattr(cursor_of(sub), "renew", slow)
     thread = threading.Thread(target=replace, daemon=True)
@@ -171,7 +171,7 @@ def test_a_silent_consumer_is_replaced(alone, monkeypatch):
     sub = read_ordered(js, stream)
     first = sub.consumer_name
     # Nothing arrives from the first consumer, as from a server that is gone.
-    inbox = sub._puller._messages._inbox
+    inbox = sub._reader._messages._inbox
     monkeypatch.setattr(type(inbox), "deliver", dropping_for(inbox))
     began = time.monotonic()
     fill(js, "S", 3)

@@ -27,8 +27,8 @@ from ...options import check_callback, check_returned
 from ...subjects import chunk_subject
 from ..direct_get import StoredMsg, leader_get
 from ..message import JetStreamMsg
-from ..ordered import HEARTBEAT_S, OrderedPuller
 from ..ordered_cursor import UNREAD_LIMIT_S, OrderedOptions, pull_cursor
+from ..ordered_reader import HEARTBEAT_S, OrderedReader
 from .object_bucket import ObjectBucket
 from .object_writing import ProgressCallback
 
@@ -90,7 +90,7 @@ class Download:
         self._size = 0
         self._chunks = 0
         self._last_seq = 0
-        self._puller: OrderedPuller | None = None
+        self._puller: OrderedReader | None = None
         if self._digest is None:
             raise errors.UnsupportedDigestError(bucket.name, info.name, info.digest or "")
         if not info.chunks:
@@ -162,7 +162,7 @@ class Download:
                     checks = 0
                     puller.replace_consumer("a stored chunk does not arrive", deadline)
 
-    def _start(self, deadline: Deadline) -> OrderedPuller:
+    def _start(self, deadline: Deadline) -> OrderedReader:
         """Create the consumer."""
         bucket = self.bucket
         api = bucket.api
@@ -170,7 +170,7 @@ class Download:
         pull = ContinuousPull.of({"max_bytes": buffered, "heartbeat": HEARTBEAT_S})
         options: OrderedOptions = {"filter_subjects": self._subject}
         cursor = pull_cursor(api, bucket.stream, options, UNREAD_LIMIT_S)
-        puller = OrderedPuller(api, cursor, pull)
+        puller = OrderedReader(api, cursor, pull)
         with bucket.translated_errors():
             puller.start(deadline)
         self._puller = puller

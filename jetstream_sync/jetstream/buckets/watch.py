@@ -48,12 +48,6 @@ from ..api_requests import APIRequests, stream_info, within
 from ..continuous_pull import MessagePuller, until_stopped
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
-from ..ordered import (
-    CHECK_TIMEOUT_S,
-    HEARTBEAT_S,
-    OrderedPuller,
-    deadline_to_create,
-)
 from ..ordered_cursor import (
     UNREAD_LIMIT_S,
     CursorOptions,
@@ -61,6 +55,12 @@ from ..ordered_cursor import (
     OrderedOptions,
     ReadMode,
     pull_cursor,
+)
+from ..ordered_reader import (
+    CHECK_TIMEOUT_S,
+    HEARTBEAT_S,
+    OrderedReader,
+    deadline_to_create,
 )
 from ..pull import PullRequester
 
@@ -135,7 +135,7 @@ class _WatchState:
     """Entries that `Watch.wait_current` has read."""
 
 
-class _WatchMessages(OrderedPuller):
+class _WatchMessages(OrderedReader):
     """The messages of a watch."""
 
     _requester_type = _DeliveryRequester
