@@ -28,6 +28,7 @@ from .report import measured_copy
 ROUNDS = 60
 VALUE = "x" * 200
 MANY = {f"many-{number}": VALUE for number in range(100)}
+MOST = {f"most-{number}": VALUE for number in range(1000)}
 CALLS: dict[str, tuple[int, Callable[[Any, int], object]]] = {
     "set": (20, lambda cache, number: cache.set(f"key-{number}", VALUE)),
     "get": (20, lambda cache, number: cache.get(f"key-{number}")),
@@ -37,6 +38,10 @@ CALLS: dict[str, tuple[int, Callable[[Any, int], object]]] = {
     "delete": (20, lambda cache, number: cache.delete(f"new-{number}")),
     "set_many of 100": (2, lambda cache, _: cache.set_many(MANY)),
     "get_many of 100": (2, lambda cache, _: cache.get_many(list(MANY))),
+    "delete_many of 100": (1, lambda cache, _: cache.delete_many(list(MANY))),
+    "set_many of 1,000": (1, lambda cache, _: cache.set_many(MOST)),
+    "get_many of 1,000": (1, lambda cache, _: cache.get_many(list(MOST))),
+    "delete_many of 1,000": (1, lambda cache, _: cache.delete_many(list(MOST))),
 }
 
 
@@ -102,7 +107,7 @@ def measure(compared: list[Any]) -> None:
     print(measured_copy())
     for name, (ours, theirs) in times.items():
         a, b = (statistics.quantiles(found, n=10)[0] for found in (ours, theirs))
-        print(f"{name:16} {a:8.0f} us {b:8.0f} us   ratio {a / b:.2f}")
+        print(f"{name:20} {a:8.0f} us {b:8.0f} us   ratio {a / b:.2f}")
 
 
 if __name__ == "__main__":
