@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from .. import errors
 from ..api.consumer import ConsumerConfig, ConsumerInfo
@@ -78,13 +78,16 @@ class OrderedReader:
     # 2. One thread at a time creates a consumer, or fetches, with _lock held. `stop` does not take it, so that
     #    it need not wait: the thread that creates a consumer looks for a stop afterwards.
 
-    #: Sends the pull requests and makes the messages.
-    _requester_type: type[PullRequester] = PullRequester
-
     def __init__(
-        self, api: APIRequests, cursor: OrderedCursor, pull: ContinuousPull | None = None
+        self,
+        api: APIRequests,
+        cursor: OrderedCursor,
+        pull: ContinuousPull | None = None,
+        requester_type: type[PullRequester] = PullRequester,
     ) -> None:
         # `pull`: how to read ahead; ``None``: it fetches.
+        # `requester_type`: sends the pull requests and makes the messages.
+        self._requester_type = requester_type
         self._api = api
         #: The position, and the current consumer.
         self.cursor: OrderedCursor = cursor
@@ -140,17 +143,33 @@ class OrderedReader:
             messages = self._messages or self._recreate(None, deadline)
             try:
                 return messages.take(deadline)
-            except errors.IteratorClosedError:
-                self.cursor.drop()
-                raise
-            except _FATAL:
-                raise
-            except _RECREATE_ON as error:
-                log.info("ordered consumer on %r: %s", self.cursor.stream, error)
-                if isinstance(error, errors.NoHeartbeatError):
-                    self.find_lost_replies(deadline)
-                messages.abandon(error, self.cursor.rewind)
-                self._recreate(messages, deadline)
+            except errors.Error as error:
+                self._recover(messages, error, deadline)
+
+    def read(self, deadline: Deadline, create_deadline: Deadline) -> list[Any]:
+        """Wait for messages, and return those that have arrived; empty: there is another consumer."""
+        # `create_deadline`: until when another consumer may be created.
+        messages = self._messages
+        if messages is None:
+            self._recreate(None, create_deadline)
+            return []
+        try:
+            return [messages.take(deadline), *messages.take_run()]
+        except errors.Error as error:
+            self._recover(messages, error, create_deadline)
+            return []
+
+    def _recover(self, messages: MessagePuller, error: errors.Error, deadline: Deadline) -> None:
+        """Create another consumer after an error; raise the error if that would cause it again."""
+        if isinstance(error, errors.IteratorClosedError):
+            self.cursor.drop()
+        if isinstance(error, _FATAL) or not isinstance(error, _RECREATE_ON):
+            raise error
+        log.info("ordered consumer on %r: %s", self.cursor.stream, error)
+        if isinstance(error, errors.NoHeartbeatError):
+            self.find_lost_replies(deadline)
+        messages.abandon(error, self.cursor.rewind)
+        self._recreate(messages, deadline)
 
     def ready(self) -> Iterator[JetStreamMsg]:
         """Yield messages that can be taken without waiting and without accounting, and end."""

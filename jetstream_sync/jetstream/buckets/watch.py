@@ -45,7 +45,7 @@ from ...net.clock import FOREVER, BackoffDelay, Deadline, monotonic
 from ...protocol.parser import REPLY, SUBJECT, RawMessage
 from ...subjects import ACK_PREFIX, ack_tokens
 from ..api_requests import APIRequests, stream_info, within
-from ..continuous_pull import MessagePuller, until_stopped
+from ..continuous_pull import until_stopped
 from ..direct_get import leader_get
 from ..message import JetStreamMsg
 from ..ordered_cursor import (
@@ -60,7 +60,6 @@ from ..ordered_reader import (
     CHECK_TIMEOUT_S,
     HEARTBEAT_S,
     OrderedReader,
-    deadline_to_create,
 )
 from ..pull import PullRequester
 
@@ -107,18 +106,12 @@ class _DeliveryRequester(PullRequester):
         return delivery
 
 
-class _RenewedError(errors.TimeoutError):
-    """There is another consumer."""
-
-
 @dataclass(slots=True, eq=False)
 class _WatchState:
     """The state of a watch; all but `stopped` is guarded by its lock."""
 
     initial: _Initial | None = None
     """What makes the watch current; ``None``: it is."""
-    deadline: Deadline = FOREVER
-    """The deadline of the caller; the deadline of one `_WatchMessages.take` is often earlier."""
     markers_lost: bool = False
     """Whether markers may have been removed while there was no consumer."""
     compare_at: float = 0.0
@@ -133,28 +126,6 @@ class _WatchState:
     """Markers for the keys that are missing."""
     buffer: deque[Any] = field(default_factory=deque)
     """Entries that `Watch.wait_current` has read."""
-
-
-class _WatchMessages(OrderedReader):
-    """The messages of a watch."""
-
-    _requester_type = _DeliveryRequester
-
-    def __init__(self, api: APIRequests, cursor: OrderedCursor, state: _WatchState) -> None:
-        super().__init__(api, cursor, _pull(_MAX_BUFFERED, HEARTBEAT_S))
-        self._state = state
-
-    def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
-        del deadline
-        super()._recreate(ended, deadline_to_create(self._state.deadline))
-        self._state.markers_lost = True
-        raise _RenewedError("the watch looks for lost markers before it waits for messages")
-
-    def take_many(self, deadline: Deadline) -> list[RawMessage]:
-        """Wait for the next message, and return it and those that have arrived after it."""
-        found = [cast("RawMessage", self.take(deadline))]
-        messages = self._messages
-        return found if messages is None else found + messages.take_run()
 
 
 class Markers(NamedTuple):
@@ -183,7 +154,7 @@ class _Initial:
     # Guarded by the lock of the watch.
 
     cursor: OrderedCursor
-    messages: _WatchMessages
+    messages: OrderedReader
     seen: dict[bytes, bytes] = field(default_factory=dict)
     """Subject -> last reply subject, to drop revisions that were handed out before a failure."""
     left: int = 0
@@ -457,8 +428,9 @@ class Watch(Generic[E]):
         self._policy_again = DeliverPolicy.ALL if keeps_all else DeliverPolicy.LAST_PER_SUBJECT
         # Called when the watch starts again, before the entries of the other bucket.
         self._recreated_cb: Callable[[], object] | None = None
-        self._state = _WatchState(deadline=api.deadline(timeout))
-        self._messages = _WatchMessages(api, cursor, self._state)
+        self._state = _WatchState()
+        pull = _pull(_MAX_BUFFERED, HEARTBEAT_S)
+        self._messages = OrderedReader(api, cursor, pull, _DeliveryRequester)
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = new_rlock()
         # --- under _lock ---
@@ -470,7 +442,7 @@ class Watch(Generic[E]):
             self, self._messages.is_open, self._messages.stop, what
         )
         try:
-            self._messages.start(self._state.deadline)
+            self._messages.start(api.deadline(timeout))
             if self._state.initial is not None and self._state.initial.is_empty():
                 self._set_current()
         except errors.StreamNotFoundError as error:
@@ -661,7 +633,6 @@ class Watch(Generic[E]):
     def _receive(self, deadline: Deadline) -> bool:
         """Wait for messages and return whether there are any; ``_lock`` is held."""
         state = self._state
-        state.deadline = deadline
         initial = state.initial
         wait = deadline
         if initial is not None:
@@ -681,10 +652,12 @@ class Watch(Generic[E]):
             state.compare_at = state.compare_at or monotonic() + _IDLE_CHECK_S
             wait = wait.sooner(max(0.0, state.compare_at - monotonic()))
         try:
-            state.received += self._messages.take_many(wait)
+            found = self._messages.read(wait, deadline)
+            if not found:
+                state.markers_lost = True
+                return False
+            state.received += found
             state.compare_at = 0.0
-        except _RenewedError:
-            return False
         except errors.TimeoutError:
             if initial is not None and initial.check(deadline):
                 self._set_current()
