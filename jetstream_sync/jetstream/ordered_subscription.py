@@ -103,7 +103,7 @@ class OrderedSubscription(ConsumerAccessors):
         # A pull request has at least 0.5 seconds, and half its expiry at most.
         heartbeat = min(max(asked.total_seconds(), 0.5), 15.0) if asked else HEARTBEAT_S
         pull: ContinuousOptions = {"max_messages": DEFAULT_MAX_MESSAGES, "heartbeat": heartbeat}
-        self.subject = request.subject
+        self.subject: str = request.subject
         """The subject that was subscribed; empty if only the stream was given."""
         self.queue = ""
         """Empty: an ordered consumer is not shared."""

@@ -560,7 +560,8 @@ class TaskState(RunState):
         on_change: Callable[[CallRecord], object] = lambda _record: None,
         place: FlowPlace | None = None,
     ) -> None:
-        self._calls = self.results = calls
+        self.results: CallStates | None = calls
+        self._calls = calls
         self.place = place
         self.has_steps: bool = place is not None
         self._task = task

@@ -148,7 +148,8 @@ class UniqueState(RunState):
     def __init__(self, inner: RunState, calls: UniqueCalls) -> None:
         #: Records the runs.
         self.inner: RunState = inner
-        self.results, self.acks_failures = inner.results, inner.acks_failures
+        self.results: CallStates | None = inner.results
+        self.acks_failures: bool = inner.acks_failures
         self._calls = calls
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:

@@ -108,7 +108,7 @@ class ViewTable(DataTable[Text]):
         """Create the columns."""
         for number, column in enumerate(self.view.columns):
             self.add_column(column.title.replace(" ", "\n"), key=str(number))
-        self.header_height = 1 + any(" " in column.title for column in self.view.columns)
+        self.header_height: int = 1 + any(" " in column.title for column in self.view.columns)
         if self.view.graph:
             self.add_column(self.view.graph, key="graph", width=_GRAPH_WIDTH)
 
