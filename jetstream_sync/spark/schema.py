@@ -12,6 +12,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
+from ..headers import Headers
 from ..records import with_fields
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ def utf8_text(text: str) -> str:
         if text.isascii()
         else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     )
+
+
+def header_texts(headers: Headers | None) -> dict[str, list[str]]:
+    """Return headers as Spark can take them: invalid UTF-8 is replaced, as in the data source."""
+    if headers is None:
+        return {}
+    return {utf8_text(name): [*map(utf8_text, headers.get_all(name))] for name in headers}
 
 
 def check_read_columns(

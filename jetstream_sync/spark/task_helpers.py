@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from .. import errors
 from ..durations import time_from_ns
-from ..headers import MSG_ID, Headers, parse_headers
+from ..headers import MSG_ID, parse_headers
 from .options import ReadOptions, WriteOptions
 from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_partition
 from .reading.ranges import SequenceRange
-from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, utf8_text
+from .schema import READ_COLUMNS, READ_TYPES, check_read_columns, header_texts, utf8_text
 from .sink_errors import RowError
 from .writing.rows import Columns, RowLayout, grouped, row_parts
 from .writing.write_plan import WritePlan, Written, write_task_id
@@ -105,7 +105,7 @@ def _columns(
         layout = RowLayout.of_names(("data",), bucket=bucket)
         parts = _parts(every, _PAYLOADS, partition, options)
         return layout, (layout.columns([part]) for _, part in parts)
-    fields = _field_names(first)
+    (fields,) = _fields_of([first], ())
     known = names or (tuple(first) if isinstance(first, Mapping) else fields)
     if not known:
         _refuse_none(first, 0, partition)
@@ -120,13 +120,8 @@ def _columns(
     return layout, map(layout.columns, columns)
 
 
-def _field_names(row: Any) -> Sequence[str]:
-    """Return the names of the fields of a Spark row or a named tuple; empty for another row."""
-    return _fields_of([row], ())[0]
-
-
 def _fields_of(rows: Iterable[Any], default: Sequence[str]) -> list[Sequence[str]]:
-    """Return the names of the fields of each row."""
+    """Return the names of the fields of Spark rows and named tuples, or others for another row."""
     return [
         getattr(row, "__fields__", None) or getattr(row, "_fields", None) or default for row in rows
     ]
@@ -265,7 +260,7 @@ def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
         if name == "msg_id":
             ids = [None if header is None else header.get(MSG_ID) for header in headers]
             return [None if item is None else utf8_text(item) for item in ids]
-        return [_mapping(header) for header in headers]
+        return [header_texts(header) for header in headers]
     if name == "subject":
         return [subject.decode("utf-8", "replace") for subject in chunk.subjects]
     if name == "timestamp":
@@ -283,10 +278,3 @@ def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
         "size": chunk.sizes,
     }
     return lists[name]
-
-
-def _mapping(headers: Headers | None) -> dict[str, list[str]]:
-    """Return headers as Spark can take them: invalid UTF-8 is replaced, as in the data source."""
-    if headers is None:
-        return {}
-    return {utf8_text(name): [*map(utf8_text, headers.get_all(name))] for name in headers}

@@ -21,7 +21,7 @@ from .. import errors
 from ..api.enums import AckPolicy
 from ..client.core import ConnectionCore
 from ..client.replies import ReplyCollector
-from ..headers import Headers, parse_status
+from ..headers import parse_status
 from ..jetstream.message import JetStreamMsg
 from ..jetstream.pull_consumer import PullConsumer
 from ..net.clock import Deadline
@@ -31,7 +31,7 @@ from ..subjects import ack_tokens, check_publish_subject
 from .connections import api_requests, connected
 from .options import ReadOptions
 from .retry import retry_transient
-from .schema import arrow_schema, utf8_text
+from .schema import arrow_schema, header_texts, utf8_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,7 @@ class WorkBatch:
         values = [
             [utf8_text(message.subject) for message in self.messages],
             [message.data for message in self.messages],
-            [_pairs(message.headers) for message in self.messages],
+            [[*header_texts(message.headers).items()] for message in self.messages],
             [item.stream_seq for item in metadata],
             [item.timestamp for item in metadata],
             [item.stream for item in metadata],
@@ -129,12 +129,6 @@ class WorkBatch:
         # Without a connection, the messages are delivered again after ``ack_wait``, and the block's error counts.
         with suppress(errors.Error):
             self.give_back()
-
-
-def _pairs(headers: Headers | None) -> list[tuple[str, list[str]]]:
-    if headers is None:
-        return []
-    return [(utf8_text(name), [*map(utf8_text, headers.get_all(name))]) for name in headers]
 
 
 def take_work(

@@ -8,7 +8,6 @@ watch: then each value was current at some moment of the read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import errors
@@ -32,14 +31,22 @@ _PAGE_ATTEMPTS: Final = 3
 def check_bucket_exists(options: BucketReadOptions) -> None:
     """Check on the driver that the bucket exists."""
     deadline = Deadline(options.planning_timeout)
-    retry_transient(partial(_look_up, options), deadline, "looking up the bucket")
+    retry_transient(
+        lambda: jetstream(options.connection).key_value(options.bucket),
+        deadline,
+        "looking up the bucket",
+    )
 
 
 def read_bucket(options: BucketReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the current entries of a bucket, in the order of their revisions."""
     columns = spark_arrow_schema(schema)
     deadline = Deadline(options.planning_timeout)
-    read = partial(_read, options, meta_only="value" not in columns.names)
+
+    def read() -> list[KeyValueEntry]:
+        js, meta_only = jetstream(options.connection), "value" not in columns.names
+        return read_entries(js, options.bucket, options.keys, meta_only=meta_only)
+
     # A large bucket may take any time while the server answers.
     entries = retry_transient(read, deadline, "reading the bucket", limits_calls=False)
     for part in _parts(entries, options.batch_bytes):
@@ -86,15 +93,6 @@ def read_entries(
             entries[entry.subject] = entry
     current = (entry for entry in entries.values() if entry.has_value)
     return sorted(current, key=lambda entry: entry.revision)
-
-
-def _look_up(options: BucketReadOptions) -> None:
-    jetstream(options.connection).key_value(options.bucket)
-
-
-def _read(options: BucketReadOptions, *, meta_only: bool) -> list[KeyValueEntry]:
-    js = jetstream(options.connection)
-    return read_entries(js, options.bucket, options.keys, meta_only=meta_only)
 
 
 def _parts(entries: list[KeyValueEntry], size: int) -> Iterator[list[KeyValueEntry]]:

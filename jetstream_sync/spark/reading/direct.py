@@ -219,7 +219,10 @@ def _parse_server_headers(blocks: BytesColumn) -> _ServerHeaders:
             [int(_value(tail[3], b"Nats-Sequence: ")) for tail in tails],
             BytesColumn.of(b"" if tail[0] == _PLAIN else tail[0] + b"\r\n\r\n" for tail in tails),
             BytesColumn.of(_value(tail[2], b"Nats-Subject: ") for tail in tails),
-            [_time_ns(_value(tail[4], b"Nats-Time-Stamp: ")) for tail in tails],
+            [
+                time_to_ns(time_from_text(_value(tail[4], b"Nats-Time-Stamp: ").decode()))
+                for tail in tails
+            ],
         )
     except (IndexError, ValueError):
         raise errors.InvalidResponseError(_UNEXPECTED_HEADERS) from None
@@ -229,10 +232,6 @@ def _value(line: bytes, start: bytes) -> bytes:
     if not line.startswith(start):
         raise ValueError(line)
     return line[len(start) :]
-
-
-def _time_ns(text: bytes) -> int:
-    return time_to_ns(time_from_text(text.decode()))
 
 
 def count_from_each(

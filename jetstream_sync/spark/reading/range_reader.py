@@ -239,12 +239,8 @@ class _RangeReader:
         if self._is_direct and not self._asks_leader and isinstance(error, RangeStalledError):
             self._asks_leader = True
             return
-        left = self._deadline.left()
-        wait = self._waits.next()
-        if left is not None:
-            wait = min(
-                wait, left / 2
-            )  # as in `retry_transient`: the next error says more than that it was late
+        # As in `retry_transient`: then the next error says more than that it was late.
+        wait = min(self._waits.next(), (self._deadline.left() or 0.0) / 2)
         if not is_transient(error) or self._deadline.expired() or self._api.core.wait_closed(wait):
             raise error
         log.info("reading %s continues at %d after: %s", self._range.stream, self._next_seq, error)

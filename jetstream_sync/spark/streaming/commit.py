@@ -107,13 +107,39 @@ class CommitHandler:
         )
 
     def _prepare(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
-        if view.is_work_queue:
-            self._ensure_guard(view, filters)
-        elif view.is_interest:
-            return self._check_durable(view, filters)
-        elif self._consumer is not None:
-            self._ensure_progress_consumer(view, filters, self._consumer)
-        return filters
+        problem = ""
+        if view.is_work_queue and view.deny_purge:
+            problem = "with deny_purge, so committed messages cannot be removed"
+        elif view.is_work_queue and not view.allow_direct:
+            problem = "without allow_direct, so reading it would consume the messages"
+        if problem:
+            raise errors.InvalidOptionError("stream", view.name, f"it is a work queue {problem}")
+        if view.is_interest and self._consumer is None:
+            raise errors.InvalidOptionError(
+                "consumer",
+                None,
+                f"is required: stream {view.name} keeps messages until its consumers have"
+                " acknowledged them, so name the durable consumer of this query",
+            )
+        if not self._releases(view):
+            return filters
+        name = self._consumer or _guard_name(filters)
+        info = self._info(view, name)
+        if info is None:
+            self._create(view, filters, name)
+            return filters
+        if not view.is_work_queue:
+            _check_resettable(info)
+        if filters or not view.is_interest:
+            _check_filters(view, filters, info)
+        if view.is_work_queue and info.delivered.consumer_seq:
+            raise errors.InvalidOptionError(
+                "consumer",
+                name,
+                f"it has already delivered messages of work queue {view.name}, which the query must"
+                " read itself: leave the option out, or delete the consumer",
+            )
+        return tuple(sorted(info.config.filters)) if view.is_interest else filters
 
     def first_unprocessed(self, view: StreamView) -> int:
         """Return the first unprocessed sequence of a stream."""
@@ -131,73 +157,27 @@ class CommitHandler:
             return self._access.js.get_consumer(view.name, name).cached_info
         return None
 
-    def _create(
-        self, view: StreamView, filters: tuple[str, ...], name: str, purpose: str, **fields: Any
-    ) -> None:
-        fields |= filter_fields(filters)
-        self._access.js.create_consumer(view.name, durable_name=name, description=purpose, **fields)
-
-    def _ensure_guard(self, view: StreamView, filters: tuple[str, ...]) -> None:
-        for is_unsuitable, reason in (
-            (view.deny_purge, "with deny_purge, so committed messages cannot be removed"),
-            (
-                not view.allow_direct,
-                "without allow_direct, so reading it would consume the messages",
-            ),
-        ):
-            if is_unsuitable:
-                raise errors.InvalidOptionError("stream", view.name, f"it is a work queue {reason}")
-        name = self._consumer or _guard_name(filters)
-        info = self._info(view, name)
-        if info is None:
-            purpose = "reserves these subjects for a Spark query"
-            try:
-                self._create(view, filters, name, purpose, ack_policy=AckPolicy.EXPLICIT)
-            except errors.BadRequestError as error:
-                if error.err_code not in _NOT_ALONE:
-                    raise
-                raise errors.BadRequestError(
-                    error.code,
-                    error.err_code,
-                    f"work queue {view.name} has another consumer for these subjects, but each message of"
-                    f" a work queue has a single reader: {error.description}",
-                ) from None
-            return
-        _check_filters(view, filters, info)
-        if info.delivered.consumer_seq:
-            raise errors.InvalidOptionError(
-                "consumer",
-                name,
-                f"it has already delivered messages of work queue {view.name}, which the query must"
-                " read itself: leave the option out, or delete the consumer",
-            )
-
-    def _check_durable(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
-        name = self._consumer
-        info = None if name is None else self._info(view, name)
-        if info is None:
+    def _create(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
+        if view.is_interest:
             reason = (
-                f"is required: stream {view.name} keeps messages until its consumers have"
-                " acknowledged them, so name the durable consumer of this query"
+                f"stream {view.name} has no such durable: create it before messages are published"
             )
-            if name is not None:
-                reason = f"stream {view.name} has no such durable: create it before messages are published"
             raise errors.InvalidOptionError("consumer", name, reason)
-        _check_resettable(info)
-        if filters:
-            _check_filters(view, filters, info)
-        return tuple(sorted(info.config.filters))
-
-    def _ensure_progress_consumer(
-        self, view: StreamView, filters: tuple[str, ...], name: str
-    ) -> None:
-        info = self._info(view, name)
-        if info is None:
-            purpose = "shows the progress of a Spark query"
-            self._create(view, filters, name, purpose, ack_policy=AckPolicy.ALL)
-        else:
-            _check_resettable(info)
-            _check_filters(view, filters, info)
+        purpose, policy = "shows the progress of a Spark query", AckPolicy.ALL
+        if view.is_work_queue:
+            purpose, policy = "reserves these subjects for a Spark query", AckPolicy.EXPLICIT
+        fields = filter_fields(filters) | {"description": purpose, "ack_policy": policy}
+        try:
+            self._access.js.create_consumer(view.name, durable_name=name, **fields)
+        except errors.BadRequestError as error:
+            if error.err_code not in _NOT_ALONE:
+                raise
+            raise errors.BadRequestError(
+                error.code,
+                error.err_code,
+                f"work queue {view.name} has another consumer for these subjects, but each message of"
+                f" a work queue has a single reader: {error.description}",
+            ) from None
 
     # --- ownership ------------------------------------------------------------------------------
 

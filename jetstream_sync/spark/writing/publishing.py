@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -208,16 +209,14 @@ def check_sizes(
             raise encoder.error(number, subject, reason)
 
 
+@dataclass(slots=True)
 class WriteStats:
     """Counts of published rows, and the range of their sequences."""
 
-    __slots__ = ("duplicates", "first_seq", "last_seq", "rows")
-
-    def __init__(self) -> None:
-        self.rows: int = 0
-        self.duplicates: int = 0
-        self.first_seq: int | None = None
-        self.last_seq: int | None = None
+    rows: int = 0
+    duplicates: int = 0
+    first_seq: int | None = None
+    last_seq: int | None = None
 
     def stored(self, lowest: int, highest: int) -> None:
         """Extend the range of sequences."""

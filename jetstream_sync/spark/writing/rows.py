@@ -582,18 +582,14 @@ class RowEncoder:
         if "key" in columns:
             made.append(self._key_lines(columns["key"], first, subjects))
         if "headers" in columns:
-            made.append(self._lines_of_headers(columns["headers"], first, subjects))
+            headers = columns["headers"]
+            if not isinstance(headers, BytesColumn):
+                headers = BytesColumn.of(map(self._lines, headers, count(first), subjects))
+            made.append(headers)
         made = [lines for lines in made if lines.total_bytes]
         if len(made) > 1:
             return BytesColumn.of(map(b"".join, zip(*made, strict=True)))
         return made[0] if made else NO_BYTES
-
-    def _lines_of_headers(
-        self, headers: Sequence[Any], first: int, subjects: BytesColumn
-    ) -> BytesColumn:
-        if isinstance(headers, BytesColumn):
-            return headers
-        return BytesColumn.of(map(self._lines, headers, count(first), subjects))
 
     def _key_lines(self, keys: Sequence[Any], first: int, subjects: BytesColumn) -> BytesColumn:
         plain = _plain(keys)
