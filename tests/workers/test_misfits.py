@@ -7,13 +7,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Annotated, Any
 
 import pytest
 from fixtures.threads import SCALE, wait_until
-from fixtures.worker import WorkerProgram, dead_letters, is_settled, running
+from fixtures.worker import FAST, WorkerProgram, dead_letters, is_settled, running
 
 import jetstream_sync
 from jetstream_sync import (
@@ -193,6 +193,36 @@ def test_giving_back_uses_no_attempt(fresh_server, tmp_path, results):
     assert [run[:2] for run in runs] == [[name, number] for name in names for number in "12"]
     assert len({run[2] for run in runs}) == len(names)
     shared_connection(fresh_server.url, name="shop").close()
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize("task", ["known", "gone"])
+def test_a_call_that_cannot_be_parked_reaches_its_grace(js, versions, caplog, task):
+    """The stream refuses the schedule, which is larger than the call: it is returned, and is a dead letter in time."""
+    old, new = versions
+    old.queue("default", unknown_task_grace=6.0)
+
+    @old.task(name="known", retry=FAST)
+    def known() -> None:
+        pass
+
+    @new.task(name=task)
+    def sent(number: int) -> None:
+        pass
+
+    sent.delay(1)
+    stream = js.get_stream("TASKS")
+    stored = stream.get_msg(1)
+    size = len(stored.subject) + len(stored.data) + 150
+    js.update_stream(replace(stream.info().config, max_msg_size=size))
+    began = time.monotonic()
+    with running(old):
+        wait_until(lambda: dead_letters(js) == 1, 30)
+        assert time.monotonic() - began >= 5.5
+        wait_until(lambda: stream.info().state.messages == 0)
+    assert "is not parked" in caplog.text
+    reason = js.get_stream("DEAD").get_msg(1).headers["Dead-Reason"]
+    assert ("unknown task" if task == "gone" else "no call of the task") in reason
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

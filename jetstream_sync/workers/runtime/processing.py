@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from ... import codec, errors
 from ...locks import new_lock
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from .processes import HandlerProcesses
 
 P = ParamSpec("P")
+K = TypeVar("K")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
@@ -154,6 +155,8 @@ class Outcomes:
         self._lock = new_lock()
         # The deliveries that failed here, by stream sequence; see `happened_here`. The oldest are forgotten.
         self._recent: dict[int, int] = {}
+        # When messages that could not be parked were given back first, in nanoseconds, by their ids; the same.
+        self._unfit: dict[str, int] = {}
 
     def happened_here(self, delivery: LeasedMessage) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
@@ -176,7 +179,7 @@ class Outcomes:
             has_key=delivery.failure is None,
             is_settled=delivery.is_settled,
             is_lost=delivery.is_lost(),
-            unfit_s=_unfit_s(delivery) if self._shared.has_peers else math.inf,
+            unfit_s=self._unfit_s(delivery) if self._shared.has_peers else math.inf,
         )
         return verdict_of(failed, self._work, self._source)
 
@@ -245,6 +248,8 @@ class Outcomes:
             delivery.origin.parks and self._park(delivery, verdict)
         ):
             action = VerdictAction.RETURN
+            if verdict.reason:
+                _keep(self._unfit, self.message_id(delivery), _server_ns(delivery))
         elif action is VerdictAction.BURY:
             failure = self._bury(delivery, verdict.reason, error)
             if failure is not None:
@@ -268,9 +273,19 @@ class Outcomes:
 
     def _remember(self, delivery: LeasedMessage) -> None:
         with self._lock:
-            self._recent[delivery.metadata.stream_seq] = delivery.lease.delivered
-            if len(self._recent) > _MAX_FAILED:
-                del self._recent[next(iter(self._recent))]
+            self._recent.pop(delivery.metadata.stream_seq, None)
+            _keep(self._recent, delivery.metadata.stream_seq, delivery.lease.delivered)
+
+    def _unfit_s(self, delivery: LeasedMessage) -> float:
+        """Return the seconds since a message that does not fit was given back first; 0: it was not."""
+        since = unfit_since_ns(delivery.msg)
+        if not delivery.origin.parks:
+            since = stored_ns([delivery.msg])[0]  # it was returned, and nothing tells when
+        elif (
+            delivery.lease.delivered > 1
+        ):  # another process has run it since, or it could not be parked
+            since = self._unfit.get(self.message_id(delivery), 0)
+        return max(0.0, (_server_ns(delivery) - since) / 1e9) if since else 0.0
 
     def _park(self, delivery: LeasedMessage, verdict: Verdict) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
@@ -772,7 +787,7 @@ class Router(Outcomes):
             log.error(text, queue.name, task, grace)
         self.unknown_tasks[name] = self.unknown_tasks.get(name, 0) + 1
         self.observer.count("unknown_tasks")
-        verdict = unknown_task_verdict(task, _unfit_s(delivery), grace)
+        verdict = unknown_task_verdict(task, self._unfit_s(delivery), grace)
         if verdict.is_last:
             self.end(delivery, verdict)
         else:
@@ -784,11 +799,8 @@ def _server_ns(delivery: LeasedMessage) -> int:
     return int((datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead) * 1e9)
 
 
-def _unfit_s(delivery: LeasedMessage) -> float:
-    """Return the seconds since a message that does not fit was given back first; 0: it was not."""
-    since = unfit_since_ns(delivery.msg)
-    if not delivery.origin.parks:
-        since = stored_ns([delivery.msg])[0]  # it was returned, and nothing tells when
-    elif not since or delivery.lease.delivered > 1:  # another process has run it since
-        return 0.0
-    return max(0.0, (_server_ns(delivery) - since) / 1e9)
+def _keep(known: dict[K, int], key: K, value: int) -> None:
+    """Add a value, unless the key has one; forget the oldest of many."""
+    known.setdefault(key, value)
+    if len(known) > _MAX_FAILED:
+        del known[next(iter(known))]
