@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypedDict, cast
 
-from .observer import BUCKETS_S, COUNTERS, DURATIONS, OUTCOMES, HistogramSnapshot
+from .observer import BUCKETS_S, COUNTERS, DURATIONS, OUTCOMES, Exemplar, HistogramSnapshot
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from .runtime.threads import Runner
 
+OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "jetstream_worker_"
 _LABELS: Final = ("handler", "stream", "consumer")
@@ -79,8 +81,13 @@ class Snapshot(TypedDict):
     """What the processes read from the same place; the highest value is used."""
 
 
-#: A sample of a metric: suffix of the name, labels and value.
-_Sample = tuple[str, dict[str, str], float]
+class _Sample(NamedTuple):
+    """A sample of a metric."""
+
+    suffix: str
+    labels: dict[str, str]
+    value: float
+    exemplar: Exemplar | None = None
 
 
 class _Family(NamedTuple):
@@ -224,14 +231,14 @@ def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_
     for name, text in COUNTERS.items():
         samples = [_counted(name, labels, group) for labels, group in groups]
         if name == "restarts" and restarts is not None:
-            samples = [("_total", {}, restarts)]
+            samples = [_Sample("_total", {}, restarts)]
         yield _Family(name, "counter", text, samples)
     yield from _durations_and_gauges(groups)
     yield from _other_gauges([item for snapshot in snapshots for item in snapshot["gauges"]])
 
 
 def _counted(name: str, labels: dict[str, str], group: Sequence[HandlerSnapshot]) -> _Sample:
-    return "_total", labels, sum(item["counts"][name] for item in group)
+    return _Sample("_total", labels, sum(item["counts"][name] for item in group))
 
 
 def _durations_and_gauges(
@@ -250,7 +257,7 @@ def _durations_and_gauges(
             values = [item[key] for item in group]  # type: ignore[literal-required]
             known = [value for value in values if value is not None]
             if known:
-                samples.append(("", labels, gauge.combine(known)))
+                samples.append(_Sample("", labels, gauge.combine(known)))
         yield _Family(gauge.name, "gauge", gauge.help, samples)
 
 
@@ -261,33 +268,39 @@ def _other_gauges(gauges: Sequence[GaugeSnapshot]) -> Iterator[_Family]:
         labels = tuple(gauge["labels"].items())
         samples[labels] = max(gauge["value"], samples.get(labels, gauge["value"]))
     for (name, text), samples in values.items():
-        yield _Family(
-            name, "gauge", text, [("", dict(labels), value) for labels, value in samples.items()]
-        )
+        found = [_Sample("", dict(labels), value) for labels, value in samples.items()]
+        yield _Family(name, "gauge", text, found)
 
 
 def _histogram(labels: dict[str, str], parts: Sequence[HistogramSnapshot]) -> Iterator[_Sample]:
     total = _sum(parts)
     bounds = [*map(str, BUCKETS_S), "+Inf"]
-    for bound, number in zip(bounds, accumulate(total["counts"]), strict=True):
-        yield "_bucket", {**labels, "le": bound}, number
-    yield "_count", labels, sum(total["counts"])
-    yield "_sum", labels, total["total"]
+    exemplars = total["exemplars"] or [None] * len(bounds)
+    for bound, number, exemplar in zip(bounds, accumulate(total["counts"]), exemplars, strict=True):
+        yield _Sample("_bucket", {**labels, "le": bound}, number, exemplar)
+    yield _Sample("_count", labels, sum(total["counts"]))
+    yield _Sample("_sum", labels, total["total"])
 
 
-def metrics_text(snapshots: Sequence[Snapshot], restarts: int | None = None) -> str:
-    """Return all metrics in the text format of Prometheus."""
+def metrics_text(
+    snapshots: Sequence[Snapshot], restarts: int | None = None, *, openmetrics: bool = False
+) -> str:
+    """Return all metrics in the text format of Prometheus, or in OpenMetrics with the traces of exemplars."""
     lines = []
     for family in _families(snapshots, restarts):
-        total = "_total" if family.kind == "counter" else ""
+        total = "_total" if family.kind == "counter" and not openmetrics else ""
         name = f"{_PREFIX}{family.name}"
         lines.append(f"# HELP {name}{total} {family.help}")
         lines.append(f"# TYPE {name}{total} {family.kind}")
-        for suffix, labels, value in family.samples:
+        for suffix, labels, value, exemplar in family.samples:
             pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
             where = f"{{{pairs}}}" if pairs else ""
-            lines.append(f"{name}{suffix}{where} {value!r}")
-    return "\n".join(lines) + "\n"
+            mark = ""
+            if openmetrics and exemplar is not None:
+                trace_id, seconds, when = exemplar
+                mark = f' # {{trace_id="{trace_id}"}} {seconds!r} {when:.3f}'
+            lines.append(f"{name}{suffix}{where} {value!r}{mark}")
+    return "\n".join([*lines, *(["# EOF"] if openmetrics else []), ""])
 
 
 def _escaped(text: str) -> str:
@@ -310,7 +323,15 @@ def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
 
 def _sum(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
     counts = [sum(column) for column in zip(*(part["counts"] for part in parts), strict=True)]
-    return {"counts": counts, "total": sum(part["total"] for part in parts)}
+    exemplars = [
+        max(filter(None, column), key=itemgetter(2), default=None)
+        for column in zip(*(part["exemplars"] for part in parts if part["exemplars"]), strict=True)
+    ]
+    return {
+        "counts": counts,
+        "total": sum(part["total"] for part in parts),
+        "exemplars": exemplars,
+    }
 
 
 class _Monitored(Protocol):
@@ -345,11 +366,16 @@ class WorkerCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
         from prometheus_client import Metric as PrometheusMetric  # noqa: PLC0415 - an extra
+        from prometheus_client.samples import Exemplar as PrometheusExemplar  # noqa: PLC0415
 
         snapshot = self._worker.snapshot()
         for family in _families([] if snapshot is None else [snapshot], None):
             name = f"{_PREFIX}{family.name}"
             metric = PrometheusMetric(name, family.help, family.kind)
-            for suffix, labels, value in family.samples:
-                metric.add_sample(f"{name}{suffix}", labels, value)
+            for suffix, labels, value, exemplar in family.samples:
+                mark = None
+                if exemplar is not None:
+                    trace_id, *numbers = exemplar
+                    mark = PrometheusExemplar({"trace_id": trace_id}, *numbers)
+                metric.add_sample(f"{name}{suffix}", labels, value, exemplar=mark)
             yield metric

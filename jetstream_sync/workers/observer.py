@@ -120,6 +120,10 @@ class Observer:
                 log.log(level, "hook %r for %r raised", hook, kind, exc_info=error)
 
 
+#: The trace of a message with a duration in a bucket, the duration in seconds, and the seconds since 1970.
+Exemplar = tuple[str, float, float]
+
+
 class HistogramSnapshot(TypedDict):
     """A histogram of durations."""
 
@@ -127,14 +131,17 @@ class HistogramSnapshot(TypedDict):
     """The counts of `BUCKETS_S`, and of everything above."""
     total: float
     """The sum in seconds."""
+    exemplars: list[Exemplar | None]
+    """The last traced message of each bucket; empty without traces."""
 
 
 class Histogram:
     """Counts of durations, in `BUCKETS_S` and above."""
 
-    __slots__ = ("counts", "total")
+    __slots__ = ("counts", "exemplars", "total")
 
     def __init__(self) -> None:
+        self.exemplars: list[Exemplar | None] = []
         self.counts: list[int] = [0] * (len(BUCKETS_S) + 1)
         #: The sum of all values, in seconds.
         self.total: float = 0.0
@@ -149,9 +156,18 @@ class Histogram:
             for seconds in values:
                 self.counts[bisect_left(BUCKETS_S, seconds)] += 1
 
+    def mark(self, trace_id: str, seconds: float, when: float) -> None:
+        """Keep a traced message as the exemplar of its bucket."""
+        self.exemplars = self.exemplars or [None] * len(self.counts)
+        self.exemplars[bisect_left(BUCKETS_S, seconds)] = (trace_id, seconds, when)
+
     def snapshot(self) -> HistogramSnapshot:
         """Return the current counts."""
-        return {"counts": list(self.counts), "total": self.total}
+        return {
+            "counts": list(self.counts),
+            "total": self.total,
+            "exemplars": list(self.exemplars),
+        }
 
 
 def _clock_offset() -> float:
@@ -230,6 +246,12 @@ class WorkObserver(DeliveryObserver):
         }
         for name, seconds in durations.items():
             self._durations[name].add(seconds)
+        # Either all messages are traced, or one of a batch, or none.
+        if ended[0].trace_id or ended[-1].trace_id:
+            for place, item in enumerate(ended):
+                for name in durations if item.trace_id else ():
+                    when = item.ended_at + offset
+                    self._durations[name].mark(item.trace_id, durations[name][place], when)
 
     def settled(
         self, delivery: LeasedMessage, verdict: Verdict, error: BaseException | None = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from urllib.request import Request, urlopen
 
 import pytest
+from fixtures.apps import free_port
 from fixtures.threads import wait_until
 from fixtures.worker import WorkerProgram, is_settled, running
 from opentelemetry import propagate, trace
@@ -14,9 +16,13 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from jetstream_sync import JetStream, shared_connection
-from jetstream_sync.workers import Backoff, Context, Reject, Worker
+from jetstream_sync.workers import Backoff, Context, Reject, Worker, WorkerCollector
 from jetstream_sync.workers.tracing import tracing_middleware
 
 FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
@@ -111,6 +117,53 @@ def test_a_trace_spans_workers_and_dead_letters(js, stream, worker, spans, jsm):
         "messaging.nats.stream_sequence": 1,
         "messaging.nats.delivery_attempt": 1,
     }
+
+
+def scraped(port: int, accept: str) -> tuple[str, str]:
+    """Return the content type and the text of the metrics."""
+    request = Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
+    with urlopen(request, timeout=10) as response:
+        return response.headers["Content-Type"], response.read().decode()
+
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
+
+
+@pytest.mark.parametrize("mode", ["link", None])
+def test_openmetrics_have_the_traces_of_durations(js, stream, nats_server, spans, mode):
+    """In OpenMetrics each bucket has its last trace; without tracing there is none."""
+    port = free_port()
+    worker = Worker(nats_server.url, http=f"127.0.0.1:{port}", trace=mode)
+
+    @worker.handler(stream=stream.name, consumer="A")
+    def handle() -> None: ...
+
+    with running(worker):
+        for _ in range(20):
+            js.publish(f"{stream.name}.in", b"x")
+        wait_until(lambda: is_settled(stream, "A"))
+        wait_until(lambda: " 20\n" in scraped(port, "text/plain")[1])
+        kind, text = scraped(port, OPENMETRICS)
+        assert kind.startswith("application/openmetrics-text; version=1.0.0")
+        families = {
+            family.name: family for family in openmetrics.text_string_to_metric_families(text)
+        }
+        marks = [
+            sample.exemplar for sample in families["jetstream_worker_duration_seconds"].samples
+        ]
+        found = {mark.labels["trace_id"] for mark in marks if mark is not None}
+        kind, text = scraped(port, "text/plain")
+        assert kind.startswith("text/plain; version=0.0.4")
+        plain = {family.name: family for family in text_string_to_metric_families(text)}
+        assert plain.keys() == families.keys()
+        assert "trace_id" not in text
+        registry = CollectorRegistry()
+        registry.register(WorkerCollector(worker))
+        collected = generate_latest(registry).decode()
+    traces = {f"{span.context.trace_id:032x}" for span in named(spans, "process A")}
+    assert bool(found) is (mode is not None)
+    assert found <= traces
+    assert all(trace_id in collected for trace_id in found)
 
 
 def test_a_task_of_a_task_continues_its_trace(nats_server, js, spans):

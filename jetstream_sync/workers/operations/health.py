@@ -199,9 +199,9 @@ class Monitor(HealthSource):
         """Return the snapshot of the only process."""
         return [self.snapshot()]
 
-    def metrics(self) -> str:
+    def metrics(self, *, openmetrics: bool = False) -> str:
         """Return the text of the metrics."""
-        return metrics_text(self.snapshots())
+        return metrics_text(self.snapshots(), openmetrics=openmetrics)
 
 
 class Processes(HealthSource):
@@ -278,7 +278,7 @@ class Processes(HealthSource):
         with self._lock:
             return list(self._current.values())
 
-    def metrics(self) -> str:
+    def metrics(self, *, openmetrics: bool = False) -> str:
         """Return the metrics of all processes together, also of those that have ended."""
         with self._lock:
             ended: Snapshot = {
@@ -287,4 +287,5 @@ class Processes(HealthSource):
                 "handlers": list(self._ended.values()),
                 "gauges": [],
             }
-            return metrics_text([*self._current.values(), ended], self._ends)
+            snapshots = [*self._current.values(), ended]
+            return metrics_text(snapshots, self._ends, openmetrics=openmetrics)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from ..checks import parse_address
 from ..events import spawn
 from ..logs import log
-from ..metrics import CONTENT_TYPE
+from ..metrics import CONTENT_TYPE, OPENMETRICS_TYPE
 from ..observer import DURATIONS
 from .health import Monitor, Processes
 
@@ -90,7 +90,9 @@ class _Request(BaseHTTPRequestHandler):
             elif path == "/readyz":
                 status, body, kind = self._health(source.not_ready(), verbose=verbose)
             elif path == "/metrics":
-                status, body, kind = 200, source.metrics(), CONTENT_TYPE
+                exact = "application/openmetrics-text" in (self.headers["Accept"] or "")
+                status, body = 200, source.metrics(openmetrics=exact)
+                kind = OPENMETRICS_TYPE if exact else CONTENT_TYPE
             else:
                 status, body, kind = 404, "use /livez, /readyz or /metrics\n", _TEXT
         except Exception:
