@@ -564,7 +564,8 @@ class Worker(DefinedWorker):
 
         Args:
             burst: stop also when all consumers are empty: nothing is pending, and nothing waits for an
-                acknowledgement, also of other workers.
+                acknowledgement, also of other workers. Messages that the server publishes later are left: calls
+                with a time, long retries that are parked, and calls that do not fit this worker.
 
         Returns:
             0: stopped, and every acknowledgement of the run is confirmed. 1: a handler or a confirmation took
