@@ -29,6 +29,7 @@ from jetstream_sync.cli.top.app import TopApp, ViewTable
 from jetstream_sync.cli.top.data import (
     CONSUMERS,
     STREAMS,
+    WORKERS,
     AccountSnapshot,
     Collector,
     Frame,
@@ -637,6 +638,14 @@ def test_a_small_terminal(play):
                 assert table.virtual_size.width <= 80, table.view.name
                 titles = [str(column.label) for column in table.ordered_columns]
                 assert sum("▲" in text or "▼" in text for text in titles) == 1
+        # Columns that are of less use are dropped, as in other tables.
+        await screen.press("4")
+        await screen.until(lambda: screen.table.view is WORKERS and screen.table.note.display)
+        drawn = dict(zip(WORKERS.columns, screen.table.ordered_columns, strict=True))
+        assert sum(column.get_render_width(screen.table) for column in drawn.values()) <= 80
+        assert [field.title for field, column in drawn.items() if not column.auto_width] == [
+            "Started"
+        ]
         screen.app.poller.paused = True
         await screen.press("2")
         table = screen.table

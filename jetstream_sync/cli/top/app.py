@@ -144,7 +144,7 @@ class ViewTable(DataTable[Text]):
         note = self.view.none if error is None else single_line(one_line(error))
         self.note.update(Text(f"As of {age:.0f} s ago: {note}" if error and rows else note))
         self.note.display = error is not None or not self.shown
-        self._fit_graph()
+        self._fit()
         lines = [self._cells(row) for row in self.shown]
         keys = [row.key for row in self.shown]
         if keys == before:
@@ -175,14 +175,22 @@ class ViewTable(DataTable[Text]):
             cells.append(Text(sparkline(row.history, self.ordered_columns[-1].width)))
         return cells
 
-    def _fit_graph(self) -> None:
-        """Give the graph what the other columns leave, without a part of its title nothing."""
-        if not self.view.graph or not self.size.width:
-            return
-        *others, graph = self.ordered_columns
-        padding = 2 * self.cell_padding
-        left = self.size.width - padding - sum(item.get_render_width(self) for item in others)
-        graph.width = 0 if left < len(self.view.graph) else min(left, _GRAPH_WIDTH)
+    def _fit(self) -> None:
+        """Drop the columns that may be dropped, as in other tables, and give the graph what is left."""
+        drawn = self.ordered_columns[: len(self.view.columns)]
+        for column in drawn:
+            column.auto_width = True
+        left = self.size.width - sum(column.get_render_width(self) for column in drawn)
+        by_drop = sorted(zip(self.view.columns, drawn, strict=True), key=lambda pair: -pair[0].drop)
+        for field, column in by_drop if self.size.width else ():
+            if left < 0 and field.drop:
+                left += column.get_render_width(self) - 2 * self.cell_padding
+                column.auto_width, column.width = False, 0
+        if self.view.graph and self.size.width:
+            left -= 2 * self.cell_padding
+            # Not without a part of its title.
+            width = 0 if left < len(self.view.graph) else min(left, _GRAPH_WIDTH)
+            self.ordered_columns[-1].width = width
 
     def _show_order(self) -> None:
         arrow = "▼" if self._is_down() else "▲"

@@ -171,7 +171,7 @@ WORKERS: Final = View(
     columns=(
         *PROCESSES,
         Field("Longest", _longest, _seconds, right=True),
-        Field("Outbox Age", _outbox, _seconds, right=True),
+        Field("Outbox Age", _outbox, _seconds, right=True, drop=1),
     ),
     none="No workers",
 )
@@ -183,8 +183,8 @@ DEAD_LETTERS: Final = View(
         Field("Sequence", "stream_seq"),
         Field("Why", lambda row: why_dead(row["kind"], row["reason"])),
         Field("When", lambda row: datetime.fromisoformat(row["time"])),
-        Field("Deliveries", "deliveries"),
-        Field("Subject", "subject"),
+        Field("Deliveries", "deliveries", drop=2),
+        Field("Subject", "subject", drop=1),
     ),
     sort=3,
     none="No dead letters",
