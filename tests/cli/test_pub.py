@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import signal
+import time
 
 import pytest
 from fixtures.rawnats import RawClient
-from fixtures.threads import between
+from fixtures.threads import SCALE, between
 
 
 @pytest.fixture
@@ -188,6 +189,7 @@ def test_ctrl_c_sums_up(jsm, peer):
     peer.hear("pub.stop")
     child = jsm.spawn("pub", "pub.stop", "x", "--count", "100", "--sleep", "1m")
     peer.next()
+    time.sleep(0.2 * SCALE)  # it counts the message, and sleeps
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
     assert child.returncode == 130

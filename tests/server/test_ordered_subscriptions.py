@@ -257,6 +257,7 @@ def test_a_callback_is_waited_for(js, stream):
         sub.drain(0.1)
     go_on.set()
     wait_until(lambda: stream.consumer_names() == [])
+    wait_until(lambda: got)  # the call that was running
     del got[:]
     sub = read_ordered(js, stream, cb=work)
     wait_until(lambda: sub.delivered == 5)
