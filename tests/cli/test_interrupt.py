@@ -11,6 +11,8 @@ import pytest
 from fixtures.jsm import Jsm
 from fixtures.threads import SCALE
 
+from jetstream_sync.cli.shared.env import guard_standard_streams
+
 ROOT = Path(__file__).parents[2]
 #: The folder of the entry point, which an installation has at its top level.
 TOP_LEVEL = ROOT / "jetstream_sync" / "top_level"
@@ -111,3 +113,27 @@ def test_an_ignored_signal_stays_ignored(jsm):
     bomb = f"{ignoring}\n{_AT_IMPORT.format(name='jetstream_sync.cli.commands')}"
     done = run(jsm, bomb, "errors", "lookup", "10059", "-j")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_was_written_is_not_written_again(monkeypatch):
+    """A Ctrl-C just after a write leaves nothing in the buffer that was written."""
+
+    def strike(_frame: object, event: str, function: object) -> None:
+        if event == "c_return" and getattr(function, "__name__", "") in {"write", "flush"}:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    receiving, sending = os.pipe()
+    with os.fdopen(receiving, "rb") as reader:
+        with os.fdopen(sending, "w") as original:
+            for name in ("stdout", "__stdout__"):
+                monkeypatch.setattr(sys, name, original)
+            guard_standard_streams()
+            out = sys.stdout
+            out.write("once\n")
+            sys.setprofile(strike)
+            with pytest.raises(KeyboardInterrupt):
+                out.flush()
+            out.flush()
+            monkeypatch.undo()
+        assert reader.read() == b"once\n"

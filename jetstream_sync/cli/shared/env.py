@@ -123,21 +123,33 @@ class _Input(io.FileIO):
             return super().readinto(buffer)
 
 
-class _Output(io.FileIO):
+# They are text streams above a file without Python code: a Ctrl-C in a write of Python would leave in the buffer what
+# was written, to be written again.
+
+
+class _Output(io.TextIOWrapper):
     """Standard output, which is named in the error of a write."""
 
-    def write(self, data: Any, /) -> int:
+    def write(self, text: str, /) -> int:
         with _named(STANDARD_OUTPUT):
-            return super().write(data)
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _named(STANDARD_OUTPUT):
+            super().flush()
 
 
-class _Diagnostics(io.FileIO):
+class _Diagnostics(io.TextIOWrapper):
     """Standard error: what cannot be written is dropped, since there is no place to report it."""
 
-    def write(self, data: Any, /) -> int:
+    def write(self, text: str, /) -> int:
         with contextlib.suppress(OSError):
-            return super().write(data)
-        return len(data)
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
 
 
 @contextlib.contextmanager
@@ -167,12 +179,12 @@ def guard_standard_streams() -> None:
             setattr(sys, name, _guarded(stream, kind))
 
 
-def _guarded(stream: TextIO | None, kind: type[io.FileIO]) -> TextIO:
+def _guarded(stream: TextIO | None, kind: type[io.TextIOWrapper]) -> TextIO:
     descriptor = os.open(os.devnull, os.O_RDONLY) if stream is None else stream.fileno()
     # As Python made them: lines of standard error, and with PYTHONUNBUFFERED those of both, are written at once.
     by_line = getattr(stream, "line_buffering", False) or getattr(stream, "write_through", False)
-    return io.TextIOWrapper(
-        io.BufferedWriter(kind(descriptor, "w", closefd=False)),
+    return kind(
+        io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False)),
         encoding="utf-8" if stream is None else stream.encoding,
         errors="backslashreplace",
         line_buffering=by_line or kind is _Diagnostics,
