@@ -219,8 +219,7 @@ def test_a_leaf_node_that_is_cut_off(leaf_of_hub):
     far = leaf.jetstream(domain="hub", timeout=1)
     store = far.create_key_value(bucket="B")
     store.put("a", b"1")
-    far.create_stream(name="S", subjects=["s"], allow_atomic=True, allow_batched=True)
-    far.publish_batch([("s", b"")])  # the level of the API is known from then on
+    far.create_stream(name="S", subjects=["s"])
     calls = [
         lambda: far.get_stream("S"),
         lambda: far.get_consumer("S", "C"),
@@ -250,11 +249,27 @@ def test_a_leaf_node_that_is_cut_off(leaf_of_hub):
         lambda: far.publish("s", b""),
         lambda: store.put("a", b"2"),
         lambda: far.publish_async("s", b"", timeout=10).result(10),
-        lambda: far.publish_batch([("s", b"")], timeout=10),
-        lambda: far.fast_publish(timeout=10).add("s"),
     ]
     for write in writes:
         with pytest.raises(errors.NoStreamResponseError, match=text):
             write()
     with pytest.raises(errors.JetStreamError, match=text):
         store.get("a")
+
+
+@pytest.mark.server(">=2.14")
+def test_batches_to_a_leaf_node_that_is_cut_off(leaf_of_hub):
+    """The error of a batch has the reason as well."""
+    leaf, hub = leaf_of_hub
+    far = leaf.jetstream(domain="hub", timeout=1)
+    far.create_stream(name="S", subjects=["s"], allow_atomic=True, allow_batched=True)
+    far.publish_batch([("s", b"")])  # the level of the API is known from then on
+    hub.kill()
+    wait_until(lambda: not responds(far))
+    for write in (
+        lambda: far.publish_batch([("s", b"")], timeout=10),
+        lambda: far.fast_publish(timeout=10).add("s"),
+    ):
+        text = "domain 'hub' does not answer: the leaf node"
+        with pytest.raises(errors.NoStreamResponseError, match=text):
+            write()

@@ -381,9 +381,9 @@ def test_ending_does_not_wait_for_the_next_consumer(js, stream, monkeypatch, end
     getattr(sub, end)()
     go_on.set()
     wait_until(lambda: stream.consumer_names() == [])
+    wait_until(lambda: not thread.is_alive())
     with pytest.raises(BadSubscriptionError):
         sub.next_msg(0)
-    wait_until(lambda: not thread.is_alive())
 
 
 def test_a_limit_holds_across_consumers(js, nc, stream):
