@@ -270,8 +270,8 @@ class OrderedFetchReader(_OrderedReader):
             self.looking("ordered.fetch", limit, lambda: self.consumer.fetch(batch, timeout))
 
 
-class OrderedPushReader(_OrderedReader):
-    """An ordered push subscription."""
+class OrderedSubscriptionReader(_OrderedReader):
+    """An ordered subscription."""
 
     def run(self, stop: threading.Event) -> None:
         sub = self.js.subscribe(stream=STREAM, ordered_consumer=True, idle_heartbeat=0.5)
@@ -317,7 +317,7 @@ def readers(
         (OrderedFetchReader, "ordered fetch", "fetching"),
         (OrderedFetchReader, "patient ordered fetch", "patient"),
         (OrderedMessagesReader, "patient ordered messages", "patient"),
-        (OrderedPushReader, "ordered push", "reading"),
+        (OrderedSubscriptionReader, "ordered subscription", "reading"),
     )
     return [
         kind(name, lines[line], recorder, make_rng(name), line, *[mistake] * (name in DURABLES))

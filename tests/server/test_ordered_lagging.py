@@ -84,7 +84,7 @@ def iterating(js: JetStream, stream: Stream) -> Iterator[Read]:
 
 @contextmanager
 def pushed(js: JetStream, stream: Stream) -> Iterator[Read]:
-    """Read from an ordered push subscription."""
+    """Read from an ordered subscription."""
     sub = js.subscribe(f"{stream.name}.>", ordered_consumer=True, idle_heartbeat=0.5)
     yield lambda count: [int(sub.next_msg(10 * SCALE).data) for _ in range(count)]
     sub.unsubscribe()
