@@ -41,6 +41,7 @@ from .. import (
     StreamConfig,
     errors,
 )
+from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from ..subjects import KEYS_PREFIX, KV_PREFIX
 from .config import Config
@@ -116,7 +117,7 @@ class KeyValueCache(BaseCache):
             isinstance(self._timeout, int | float) and self._timeout > 0
         ):
             raise ImproperlyConfigured(f"timeout is {self._timeout!r}: it must be seconds above 0")
-        self._name = bucket
+        self._name = bucket = exact(bucket)
         self._prefix = f"{KEYS_PREFIX}{bucket}."
         try:
             self._config = _stream_config(bucket, options)

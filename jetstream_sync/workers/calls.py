@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from ..converters import check_numbers, to_json
+from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from .call_records import DONE, CallEvent, CallRecord, CallStatus, FlowPlace, utc_now
 from .checks import check_option, check_token, is_number
@@ -343,6 +344,7 @@ class CallStates:
         bucket: str,
         create: Callable[[Connection, Sequence[Resource]], object],
     ) -> None:
+        bucket = exact(bucket)
         self._connection = connection
         self._create = create
         self.bucket = bucket

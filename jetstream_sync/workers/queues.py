@@ -262,7 +262,7 @@ class TaskQueues:
 
     def rename(self, name: str) -> None:
         """Give the worker another name, also in the subjects and consumers of what is defined already."""
-        owner = self._owner
+        name, owner = exact(name), self._owner
         if self._queues:
             check_token("name", name)
         owner.name = name
