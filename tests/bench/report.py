@@ -14,9 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+# When the benchmark began: later, its own processes are in it.
+_LOADS = os.getloadavg()
+
+
 def machine_state() -> str:
-    """Return the load of the machine and the version of Python."""
-    load = "/".join(f"{item:.1f}" for item in os.getloadavg())
+    """Return the load of the machine when the benchmark began, and the version of Python."""
+    load = "/".join(f"{item:.1f}" for item in _LOADS)
     return f"load {load}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
 
 
