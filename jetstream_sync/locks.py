@@ -61,12 +61,16 @@ class InterruptSafeLock:
             raise
 
 
-_locks: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+# By id, so that a new lock takes the entry of one that is gone. Not a `weakref.WeakSet`: its callback is written in
+# Python, and a Ctrl-C or another interrupt that is raised in it would be lost.
+_locks: Final[dict[int, weakref.ref[Any]]] = {}
 
 
 def _free_in_child() -> None:
-    for lock in list(_locks):
-        lock._at_fork_reinit()  # noqa: SLF001 - as `threading` and `logging` do
+    for known in list(_locks.values()):
+        lock = known()
+        if lock is not None:
+            lock._at_fork_reinit()  # noqa: SLF001 - as `threading` and `logging` do
 
 
 if hasattr(os, "register_at_fork"):
@@ -77,7 +81,7 @@ _IS_NEEDED: Final = sys.version_info[:2] == (3, 14) and sys.implementation.name 
 
 def _registered(lock: _PlainLock) -> object:
     if type(lock).__module__ == "_thread":  # not one of gevent
-        _locks.add(lock)
+        _locks[id(lock)] = weakref.ref(lock)
     return InterruptSafeLock(lock) if _IS_NEEDED else lock
 
 
