@@ -461,7 +461,8 @@ class _Run:
             self.count.judge(raw)
             self.told(
                 f"{len(self.work.stored)} jobs were handled, {self.work.purged} purged, and "
-                f"{self.work.refused} purges refused; the counter is {self.count.total}"
+                f"{self.work.refused} purges refused; {self.work.freed} times a consumer had stranded jobs; "
+                f"the counter is {self.count.total}"
             )
             for name in DURABLES:
                 self.wait_for(

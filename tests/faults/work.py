@@ -8,12 +8,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from fixtures.rawnats import RawClient
 from fixtures.threads import SCALE
 
-from jetstream_sync import Connection, Error, PendingAcksError
+from jetstream_sync import Connection, Error, NotFoundError, PendingAcksError
 
 from .reading import check_alive
 from .recorder import Recorder
@@ -58,7 +59,7 @@ class WorkQueue:
         self._rng = rng
         self.stored: set[str] = set()
         self.handled: set[str] = set()
-        self.purged = self.refused = 0
+        self.purged = self.refused = self.freed = 0
 
     def store(self, stop: threading.Event) -> None:
         """Store jobs until ``stop`` is set."""
@@ -75,7 +76,8 @@ class WorkQueue:
 
     def handle(self, stop: threading.Event) -> None:
         """Handle jobs, some of them later, and purge the others when no message waits for its end."""
-        # This thread alone fetches, so nothing is delivered between the check of a purge and the purge.
+        # This thread alone fetches, so nothing is delivered between the check of a purge and the purge. After a crash
+        # the server may forget pending messages all the same; they are found, and freed as workers do it.
         rounds = 0
         while not stop.is_set():
             rounds += 1
@@ -89,10 +91,17 @@ class WorkQueue:
                     else:
                         self.handled.add(msg.data.decode())  # an ack may arrive although it fails
                         msg.ack_sync(timeout=_TIMEOUT_S)
+                if not messages and self._consumer.stranded() is not None:
+                    self._stream.delete_consumer("work")
+                    self._stream.create_consumer(durable_name="work", ack_wait=2)
+                    self.freed += 1
                 if rounds % _PURGE_EVERY == 0:
                     self.purged += self._stream.purge(subject="W.drop")
             except PendingAcksError:
                 self.refused += 1
+            except NotFoundError:  # it was deleted, and creating it failed
+                with suppress(Error):
+                    self._stream.create_consumer(durable_name="work", ack_wait=2)
             except Error as error:
                 check_alive(error)
                 time.sleep(0.05)
