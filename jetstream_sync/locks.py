@@ -7,7 +7,8 @@
 # the block, so a Ctrl-C there leaves the lock held for ever. Up to 3.13, and from 3.15 on, it does not.
 #
 # In a forked child every lock is free: a thread of the parent may have held it, and does not exist there. Under gevent
-# it exists, and releases the lock.
+# it exists, and releases the lock. A signal handler that forks must not return in the child: the code that it
+# interrupted may hold a lock.
 
 from __future__ import annotations
 

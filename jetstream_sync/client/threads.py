@@ -232,7 +232,7 @@ def after_fork(member: ForkAware) -> None:
 
 def in_each_child(renew: Callable[[], None]) -> None:
     """Call a function in every forked child process, and in the children of those, for module state."""
-    # `renew`: replaces locks that a thread of the parent may have held; it must not raise.
+    # `renew`: resets the state of a module; it must not raise.
     _renewals.append(renew)
 
 

@@ -296,6 +296,10 @@ class APIRequests:
             log.exception("api_cb raised")
             self.core.events.callback_raised("api_cb", fault)
 
+    def knows_reasons(self) -> bool:
+        """Return whether the API may know why no stream stores a message: in a cluster, and of a domain."""
+        return bool(self.core.info.cluster or self.routes.domain)
+
     def send(self, route: str, body: Mapping[str, Any] | None = None) -> None:
         """Send a request without waiting for the reply; raises as `Writer.publish`."""
         core = self.core
@@ -449,11 +453,12 @@ def no_responses(
     # Without an API, whose connection was dropped, no reason is known.
     found: dict[str, errors.NoStreamResponseError] = {}
     reason = ""
+    deadline = Deadline(_NAMES_TIMEOUT_S)  # for all of them, which others wait for
     for subject in dict.fromkeys(subjects):
         hints = (reason,) if reason else ()
-        if not reason and api is not None and (api.core.info.cluster or api.routes.domain):
+        if not reason and api is not None and api.knows_reasons() and not deadline.expired():
             try:
-                with limited(Deadline(_NAMES_TIMEOUT_S)):
+                with limited(deadline):
                     name = names_by_subject(api, subject)[0]
                 hints = (f"stream {name!r} has no leader",)
             except (errors.NoLeaderError, errors.DomainUnreachableError) as error:

@@ -99,6 +99,7 @@ class Connection(CoreConnection):
             window,
             stall_wait,
             reasons=lambda subjects: no_responses(known(), subjects),
+            has_reasons=lambda: (found := known()) is not None and found.knows_reasons(),
         )
         return JetStream(api, publisher)
 

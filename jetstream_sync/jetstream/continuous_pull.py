@@ -548,7 +548,12 @@ class MessagePuller:
     def buffered(self) -> list[RawMessage]:
         """Return the messages that have arrived and were not taken."""
         found, _, _ = self._buffer_state()
-        return [item for item in found if parse_pull_status(item[HEADER], item[PAYLOAD]) is None]
+        # The markers of a lost connection have no reply subject.
+        return [
+            item
+            for item in found
+            if item[REPLY] and parse_pull_status(item[HEADER], item[PAYLOAD]) is None
+        ]
 
     def _wait(self, deadline: Deadline) -> None:
         """Wait until there may be a delivery, and run due actions meanwhile."""

@@ -631,6 +631,7 @@ class OrderedCursor:
         start, known = self._start, self.known
         if self._on_recreated is None or not (known.stamp or known.created):
             self._ended = error
+            self.stopping = True
             raise error
         log.warning("%s; reading starts again", error)
         if start.config.get("deliver_policy") == DeliverPolicy.NEW.value:

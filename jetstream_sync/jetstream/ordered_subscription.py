@@ -155,7 +155,7 @@ class OrderedSubscription(ConsumerAccessors):
         Raises:
             StreamNotFoundError: the stream does not exist.
             TimeoutError: the server did not reply in time.
-            BadSubscriptionError: the subscription has ended.
+            ConsumerNotFoundError, BadSubscriptionError: the subscription has ended.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -165,7 +165,10 @@ class OrderedSubscription(ConsumerAccessors):
         except errors.ConsumerNotFoundError:
             if self._reader.closed:
                 raise
-        self._reader.renew("it was deleted", deadline)
+        try:
+            self._reader.renew("it was deleted", deadline)
+        except errors.IteratorClosedError as error:
+            raise errors.BadSubscriptionError(str(error)) from None
         return super().consumer_info(deadline.left())
 
     @property
@@ -182,17 +185,18 @@ class OrderedSubscription(ConsumerAccessors):
     def pending_msgs(self) -> int:
         """Number of messages received and not yet read."""
         count, reader = len(self._reader.buffered()), self._reader
-        return min(count, reader.limit - reader.taken) if reader.limit else count
+        return max(0, min(count, reader.limit - reader.taken)) if reader.limit else count
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of headers and payload received and not yet read."""
-        return sum(len(item[HEADER]) + len(item[PAYLOAD]) for item in self._reader.buffered())
+        found = self._reader.buffered()[: self.pending_msgs]
+        return sum(len(item[HEADER]) + len(item[PAYLOAD]) for item in found)
 
     @property
     def is_valid(self) -> bool:
         """Whether the subscription may receive more messages."""
-        return not self._reader.closed and self._api.core.closed_reason is None
+        return not self._cursor.stopping and self._api.core.closed_reason is None
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -272,8 +276,12 @@ class OrderedSubscription(ConsumerAccessors):
         core, handle = self._api.core, self._handle
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
         self._must_not_be_ended()
-        if not self._reader.closed:
+        try:
             self._reader.drain(deadline.left())
+        except errors.DrainTimeoutError:
+            self._reader.stop()
+            self._ended = True
+            raise
         self._ended = True
         if handle is not None and not handle._finished(deadline):
             self._reader.stop()

@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import weakref
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -57,7 +56,7 @@ _lock = new_rlock()
 #: Seconds that a child process waits for a lock of a standard future that a thread of its parent may have held.
 _HELD_LOCK_S: Final = 0.1
 #: The standard futures that are not settled.
-_standard: weakref.WeakSet[Future[PubAck]] = weakref.WeakSet()
+_standard: set[Future[PubAck]] = set()
 
 
 def _wrong_stream(ack: PubAck, expected: str) -> errors.WrongStreamError:
@@ -249,7 +248,8 @@ class PubAckFuture(speedups.FutureFields):
         Return a future of the standard library with the same outcome, which cannot be cancelled.
 
         `concurrent.futures.wait`, `concurrent.futures.as_completed` and `asyncio.wrap_future` accept it. Each call
-        returns a new one, so keep it to look it up in what these return.
+        returns a new one, so keep it to look it up in what these return. In a forked child it fails with
+        `ForkedConnectionError`, and its callbacks are called there as well.
         """
         found: Future[PubAck] = Future()
         found.set_running_or_notify_cancel()
@@ -260,11 +260,11 @@ class PubAckFuture(speedups.FutureFields):
 
 def _settle_standard(standard: Future[PubAck], future: PubAckFuture) -> None:
     error = future.exception(0)
-    _standard.discard(standard)
     if error is None:
         standard.set_result(future.result(0))
     else:
         standard.set_exception(error)
+    _standard.discard(standard)  # last: a fork before leaves it to `_fail_in_child`
 
 
 def _fail_in_child() -> None:
@@ -276,9 +276,11 @@ def _fail_in_child() -> None:
     error = errors.ForkedConnectionError("the message was published in the parent process")
 
     def fail() -> None:
-        while left:
-            with contextlib.suppress(InvalidStateError):  # settled just before
-                left.pop().set_exception(error)
+        with contextlib.suppress(IndexError):  # another thread took the last one
+            while True:
+                standard = left.pop()
+                with contextlib.suppress(InvalidStateError):  # settled just before
+                    standard.set_exception(error)
 
     if is_gevent():
         fail()  # greenlets do not switch while they hold such a lock
@@ -344,16 +346,19 @@ class _AckThread:
         room: Waiters,
         token_at: int,
         reasons: ReasonsOf,
+        has_reasons: Callable[[], bool],
     ) -> None:
-        # `token_at`: where the token begins in the subject of an ack; `reasons`: see `Publisher`.
+        # `token_at`: where the token begins in the subject of an ack; `reasons`, `has_reasons`: see `Publisher`.
         self._core = core
         self._pending = pending
         self._room = room
         self._token_at = token_at
         self._acks: Mailbox[RawMessage | _AckEvent | _Reasons] = Mailbox()
         self._reasons_of = reasons
-        # Tokens and subjects of messages without a response, of which the next thread asks why, and whether
-        # such a thread runs; used by the thread only.
+        self._has_reasons = has_reasons
+        # Tokens of messages that no stream has stored, and whose reason is not known yet. Subjects of those of
+        # which the next thread asks, and whether such a thread runs. Used by the thread only.
+        self._not_stored: set[bytes] = set()
         self._unanswered: dict[bytes, str] = {}
         self._asking = False
         # Entries to be retried, sorted by due time; used by the thread only.
@@ -433,6 +438,7 @@ class _AckThread:
             return
         if isinstance(item, _Reasons):
             self._asking = False
+            self._not_stored.difference_update(item.subjects)
             for token, asked in item.subjects.items():
                 reason = item.errors.get(asked) or errors.NoStreamResponseError(asked)
                 self._settle_one(token, copy_exception(reason))
@@ -443,6 +449,7 @@ class _AckThread:
         if not is_no_responders(header, payload):
             self._settle_one(token, payload)
         elif not self._schedule_retry(token) and (future := self._pending.get(token)) is not None:
+            self._not_stored.add(token)
             self._unanswered[token] = future.subject
             self._ask_reasons()
 
@@ -464,8 +471,22 @@ class _AckThread:
             finally:
                 self.add((_Reasons(asked, found),))
 
-        spawn(f"reasons-{self._core.name}", ask, self._core.events.error)
         self._asking = True
+        try:
+            if self._has_reasons():
+                spawn(f"reasons-{self._core.name}", ask, self._core.events.error)
+                return
+        except RuntimeError:
+            pass  # no thread can be started
+        self.add((_Reasons(asked, {}),))
+
+    def _fail(self, token: bytes, error: errors.Error) -> None:
+        """Fail a pending message; the error does not hide that no stream has stored it."""
+        future = self._pending.pop(token, None)
+        if future is not None:
+            is_known = token in self._not_stored
+            self._not_stored.discard(token)
+            future.settle(errors.NoStreamResponseError(future.subject) if is_known else error)
 
     def _fail_denied(self) -> None:
         """Fail the messages that the server did not permit."""
@@ -503,19 +524,15 @@ class _AckThread:
         """Fail the messages whose timeout has expired."""
         # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
         for token, future in self._pending.copy().items():
-            if (
-                future.due is not None
-                and future.due <= now
-                and self._pending.pop(token, None) is not None
-            ):
-                future.settle(self._core.state.timed_out(f"no ack for {future.subject!r} in time"))
+            if future.due is not None and future.due <= now:
+                self._fail(
+                    token, self._core.state.timed_out(f"no ack for {future.subject!r} in time")
+                )
 
     def fail_all(self, error: errors.Error) -> None:
         """Fail every pending message."""
         for token in self._pending.copy():
-            future = self._pending.pop(token, None)
-            if future is not None:
-                future.settle(error)
+            self._fail(token, error)
         self._room.wake_all()
 
 
@@ -534,8 +551,10 @@ class Publisher(MessageReceiver):
         stall_wait: float | timedelta | None = None,
         *,
         reasons: ReasonsOf,
+        has_reasons: Callable[[], bool],
     ) -> None:
-        # `reasons`: returns the error for each subject without a response.
+        # `reasons`: returns the error for each subject without a response; `has_reasons`: whether it has to wait
+        # for the server.
         check_int("publish_async_max_pending", window, 1)
         self._reasons_of = reasons
         self._core = core.internal  # the ack thread holds this object
@@ -558,7 +577,7 @@ class Publisher(MessageReceiver):
         self._subscribed = False
         self._unsubscribe: Callable[[], None] | None = None
         self._acks = _AckThread(
-            self._core, self._pending, self._room, len(self._reply_prefix), reasons
+            self._core, self._pending, self._room, len(self._reply_prefix), reasons, has_reasons
         )
 
     # --- waiting for each ack -------------------------------------------------------------------

@@ -128,7 +128,11 @@ class BindOptions(TypedDict, total=False):
 
 
 class SubscribeOptions(BindOptions, total=False):
-    """Further options of `JetStream.subscribe`; all are optional."""
+    """
+    Further options of `JetStream.subscribe`; all are optional.
+
+    An ordered subscription has none of `BindOptions`: it requests a limited number of messages.
+    """
 
     deliver_policy: DeliverPolicy | str
     """Where the consumer starts; overrides that of ``config``."""
@@ -146,6 +150,10 @@ class SubscribeOptions(BindOptions, total=False):
 _FIELDS: Final = SubscribeOptions.__annotations__.keys() & {
     field.name for field in fields_of(ConsumerConfig)
 }
+
+
+_ORDERED_ONLY: Final = "requires ordered_consumer"
+_NOT_ORDERED: Final = "is not possible with ordered_consumer"
 
 
 class PushSubscribeAPI:
@@ -257,17 +265,15 @@ class PushSubscribeAPI:
             config=config,
             options=fields,
         )
-        if options.get("restart_if_recreated") and not ordered_consumer:
-            raise errors.InvalidOptionError(
-                "restart_if_recreated", True, "requires ordered_consumer"
-            )
+        restarts = bool(options.get("restart_if_recreated"))
+        if restarts and not ordered_consumer:
+            raise errors.InvalidOptionError("restart_if_recreated", True, _ORDERED_ONLY)
         if not ordered_consumer:
             return self._push_subscription(request, _push_options(cb, manual_ack, options))
-        if options.get("delete_consumer") is False:
-            reason = "is not possible: the consumers of an ordered subscription are deleted"
-            raise errors.InvalidOptionError("delete_consumer", False, reason)
+        for name, value in options.items():
+            if name in BindOptions.__annotations__ or (name, value) == ("delete_consumer", False):
+                raise errors.InvalidOptionError(name, value, _NOT_ORDERED)
         stream = find_stream(self._api, request)
-        restarts = bool(options.get("restart_if_recreated"))
         return OrderedSubscription(self._api, stream, request, cb, restart_if_recreated=restarts)
 
     @with_one_deadline

@@ -156,7 +156,7 @@ CALLS: dict[str, Callable[[World], Any]] = {
     "ordered new": lambda w: w.stream.ordered_consumer(deliver_policy="new"),
     "push": lambda w: w.js.subscribe("s.*", cb=ignore, idle_heartbeat=1),
     "push durable": lambda w: w.js.subscribe("s.*", durable="D", queue="D", cb=ignore),
-    "push ordered": lambda w: w.js.subscribe("s.*", ordered_consumer=True, cb=ignore),
+    "ordered subscription": lambda w: w.js.subscribe("s.*", ordered_consumer=True, cb=ignore),
     "pull_subscribe": lambda w: w.js.pull_subscribe("s.*"),
     "kv.watch": lambda w: w.kv.watch(),
     "kv.watch with a callback": lambda w: w.kv.watch(cb=ignore),

@@ -29,6 +29,7 @@ from jetstream_sync import (
     OrderedSubscription,
     Stream,
     StreamNotFoundError,
+    StreamRecreatedError,
     SubscriptionError,
     TimeoutError,
 )
@@ -211,6 +212,56 @@ def test_messages_are_counted(js, stream):
     sub.unsubscribe()
 
 
+def test_a_limit_below_what_was_read(js, stream):
+    """Nothing is pending then, and the count of deliveries does not fall."""
+    fill(js, stream.name, 8)
+    sub = read_ordered(js, stream)
+    assert numbers(sub, 5) == list(range(5))
+    wait_until(lambda: sub.pending_msgs == 3)
+    sub.unsubscribe(2)
+    assert (sub.pending_msgs, sub.pending_bytes, sub.delivered) == (0, 0, 5)
+
+
+def test_a_lost_link_is_no_message(js, nc, stream):
+    """An empty subscription stays empty, whatever happens to the connection."""
+    sub = read_ordered(js, stream)
+    break_link(nc)
+    wait_until(lambda: nc.stats["reconnects"] == 1)
+    nc.flush()
+    assert (sub.pending_msgs, sub.pending_bytes, sub.delivered) == (0, 0, 0)
+    fill(js, stream.name, 1)
+    assert numbers(sub, 1) == [0]
+    sub.unsubscribe()
+
+
+def test_a_final_error_ends_a_subscription_without_a_callback(js, stream):
+    """A loop while it is valid ends when the stream was created again."""
+    fill(js, stream.name, 3)
+    sub = read_ordered(js, stream)
+    assert numbers(sub, 3) == [0, 1, 2]
+    config = stream.info().config
+    js.delete_stream(stream.name)
+    js.create_stream(config)
+    with pytest.raises(StreamRecreatedError):
+        sub.next_msg(10 * SCALE)
+    assert not sub.is_valid
+
+
+def test_a_drain_that_is_not_confirmed_is_an_end(alone, fresh_server):
+    """The rest is dropped, and another drain does not report success."""
+    js = alone.jetstream()
+    sub = read_ordered(js, js.create_stream(name="D", subjects=["D.*"]))
+    fresh_server.pause()
+    try:
+        with pytest.raises(DrainTimeoutError):
+            sub.drain(0.2)
+        with pytest.raises(BadSubscriptionError):
+            sub.drain(0.2)
+    finally:
+        fresh_server.resume()
+    assert not sub.is_valid
+
+
 def test_several_threads_share_the_messages(js, stream):
     """Each message goes to one thread, and a limit holds for all of them."""
     fill(js, stream.name, 1000)
@@ -228,6 +279,8 @@ def test_several_threads_share_the_messages(js, stream):
         {"queue": "group"},
         {"durable": "durable"},
         {"delete_consumer": False},
+        {"heartbeat_intervals": 1},
+        {"pending_msgs_limit": 5},
         {"config": ConsumerConfig(rate_limit_bps=1000)},
         {"config": ConsumerConfig(deliver_subject="there")},
     ],

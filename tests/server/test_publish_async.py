@@ -15,6 +15,7 @@ from fixtures.threads import SCALE, between, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream, PubAck, PubAckFuture, errors
+from jetstream_sync.jetstream import publish as publishing
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
@@ -294,6 +295,35 @@ def test_other_futures_settle_while_the_reason_of_one_is_asked(js, nc, stream_na
         # The second subject has the reason of the first one.
         asked = [silent.next_msg(1).data for _ in range(silent.pending_msgs)]
         assert [data for data in asked if b".b" in data] == []
+
+
+def test_a_message_that_no_stream_has_stored_stays_so(nc, stream_name, monkeypatch):
+    """Its time may be up, or its link lost, while the reason is asked: the error does not say that it may be stored."""
+    monkeypatch.setattr("jetstream_sync.jetstream.api_requests._NAMES_TIMEOUT_S", 5.0 * SCALE)
+    with nc.subscribe("$JS.FAKE.API.>") as silent:
+        far = nc.jetstream(domain="FAKE")
+        late = far.publish_async(f"{stream_name}.a", timeout=0.5, retry_attempts=0)
+        silent.next_msg(5 * SCALE)
+        with pytest.raises(errors.NoStreamResponseError):
+            late.result(2 * SCALE)
+        lost = far.publish_async(f"{stream_name}.a", retry_attempts=0)
+        wait_until(lambda: nc.stats["in_msgs"] > 0 and far._publisher._acks._not_stored)
+        nc.reconnect()
+        with pytest.raises(errors.NoStreamResponseError):
+            lost.result(2 * SCALE)
+
+
+def test_no_thread_asks_where_there_is_no_reason(js, stream_name, monkeypatch):
+    """A single server is not asked why a message was not stored."""
+    names = []
+    spawn = publishing.spawn
+    monkeypatch.setattr(
+        publishing, "spawn", lambda name, *rest: names.append(name) or spawn(name, *rest)
+    )
+    for _ in range(3):
+        with pytest.raises(errors.NoStreamResponseError):
+            js.publish_async(stream_name, retry_attempts=0).result(5)
+    assert [name for name in names if name.startswith("reasons")] == []
 
 
 def test_a_stream_that_comes_during_the_retries_gets_the_message_once(js, nc, stream_name):

@@ -90,7 +90,7 @@ class Download:
         self._size = 0
         self._chunks = 0
         self._last_seq = 0
-        self._puller: OrderedReader | None = None
+        self._reader: OrderedReader | None = None
         if self._digest is None:
             raise errors.UnsupportedDigestError(bucket.name, info.name, info.digest or "")
         if not info.chunks:
@@ -115,10 +115,10 @@ class Download:
 
     def close(self) -> None:
         """Delete the consumer; a second call does nothing."""
-        puller, self._puller = self._puller, None
-        if puller is not None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
             with suppress(errors.ConnectionClosedError):
-                puller.stop()
+                reader.stop()
 
     def _next_stored(self) -> tuple[bytes, int, int]:
         """Return the next chunk, its sequence, and how many follow."""
@@ -141,10 +141,10 @@ class Download:
     def _next_message(self, deadline: Deadline) -> JetStreamMsg:
         silences = BackoffDelay(_FIRST_CHECK_S, _MAX_CHECK_S)
         checks = 0
-        puller = self._puller or self._start(deadline)
+        reader = self._reader or self._start(deadline)
         while True:
             try:
-                return puller.take(deadline.sooner(silences.next()))
+                return reader.take(deadline.sooner(silences.next()))
             except errors.TimeoutError:
                 if deadline.expired():
                     raise self._timed_out() from None
@@ -154,13 +154,13 @@ class Download:
                 if self._get_next(deadline) is None:
                     # It may have arrived before it was purged.
                     with suppress(errors.TimeoutError):
-                        return puller.take(Deadline(0))
+                        return reader.take(Deadline(0))
                     raise self._missing(deadline)
                 checks += 1
                 if checks == _CHECKS:
                     # The chunk is stored, but the consumer does not deliver it.
                     checks = 0
-                    puller.replace_consumer("a stored chunk does not arrive", deadline)
+                    reader.replace_consumer("a stored chunk does not arrive", deadline)
 
     def _start(self, deadline: Deadline) -> OrderedReader:
         """Create the consumer."""
@@ -170,14 +170,14 @@ class Download:
         pull = ContinuousPull.of({"max_bytes": buffered, "heartbeat": HEARTBEAT_S})
         options: OrderedOptions = {"filter_subjects": self._subject}
         cursor = pull_cursor(api, bucket.stream, options, UNREAD_LIMIT_S)
-        puller = OrderedReader(api, cursor, pull)
+        reader = OrderedReader(api, cursor, pull)
         with bucket.translated_errors():
-            puller.start(deadline)
-        self._puller = puller
+            reader.start(deadline)
+        self._reader = reader
         created = cursor.info
         if created is not None and not created.num_pending and not created.delivered.consumer_seq:
             self._check_next(deadline)
-        return puller
+        return reader
 
     def _check_next(self, deadline: Deadline) -> None:
         """Raise the error for a missing chunk, unless the leader has the next one."""

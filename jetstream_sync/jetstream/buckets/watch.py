@@ -469,7 +469,7 @@ class Watch(Generic[E]):
             ConnectionClosedError: the connection is closed.
 
         """
-        self._api.core.writer.check_not_forked()  # a thread of the parent may have held the lock
+        self._api.core.writer.check_not_forked()
         deadline = FOREVER if timeout is None else Deadline(timeout)
         while True:
             entry = self._turn(self._next_entry, deadline)
