@@ -202,7 +202,7 @@ class CommitHandler:
         """
         claims: list[Claim] = []
         if not offset.query and not is_new:
-            return claims  # written by a version without query names
+            return claims  # without a query name: the next batch writes one, and releases these messages
         for key, position in offset.positions.items():
             view = views.get(key)
             if view is None or view.created_ns != position.created_ns or not self._releases(view):
@@ -273,6 +273,15 @@ class CommitHandler:
     def _release(self, claim: Claim) -> None:
         _, view, position, info = claim
         next_seq = position.next_seq
+        if not view.is_work_queue or position.filters:
+            # The commits of other streams may take long: another query may have claimed or moved it since.
+            owner = (info.config.metadata or {}).get(_QUERY_METADATA)
+            info = self._access.js.get_consumer(view.name, info.name).cached_info
+            if (info.config.metadata or {}).get(_QUERY_METADATA) != owner:
+                raise QueueInUseError(
+                    f"consumer {info.name!r} of stream {view.name} was claimed by another query meanwhile."
+                    f" {_OWNER_REMEDIES[view.is_work_queue]}"
+                )
         if _is_noted(view, position) and _released(info) < next_seq:
             self._note(view, info, {_NEXT_METADATA: str(next_seq)})
         if not view.is_work_queue:

@@ -292,12 +292,12 @@ class QueryPlanner:
         if self._states.is_idle(start):
             return start
         self._states.refresh_changed(partial(self._is_done, start))
+        now = self._compare(self._selected(start))  # which may read the states again
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
         starts = {key: position.next_seq for key, position in start.positions.items()}
         claimed = self._handler.claim(
             start, self._states.views, starts, is_new=start == self._initial
         )
-        now = self._compare(self._selected(start))
         positions = self._resume(start, now)
         self._commit(claimed, now)
         parts = {key: self._part(key, position) for key, position in positions.items()}
