@@ -19,8 +19,8 @@ _NO_ENGINE: Final = "django.db.backends.dummy"
 #: Above that, the time of the oldest entry to keep might not exist.
 _MAX_DAYS: Final = 100 * 365
 
-#: The value of the setting that was read last, and its config.
-_loaded: Final[list[tuple[Mapping[str, Any], Config]]] = []
+#: The text and a copy of the setting that was read last, and its config.
+_loaded: Final[list[tuple[str, Mapping[str, Any], Config]]] = []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,12 @@ class Config:
 
         """
         given = getattr(settings, "JETSTREAM", {})
-        if _loaded and _loaded[0][0] == given:
-            return _loaded[0][1]
+        # A program may change the dictionary, or one in it, and True equals 1: the text shows both.
+        text = repr(given)
+        if _loaded and _loaded[0][:2] == (text, given):
+            return _loaded[0][2]
         found = cls._of(given)
-        # Compared with a copy: a test may change the dictionary itself.
-        _loaded[:] = [(dict(given), found)]
+        _loaded[:] = [(text, dict(given), found)]
         return found
 
     @classmethod

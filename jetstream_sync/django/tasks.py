@@ -82,7 +82,7 @@ class JetStreamBackend(BaseTaskBackend):
             ``OPTIONS`` may have ``results``, the key-value bucket of the results, ``TASK_RESULTS`` by default,
             or ``None`` for no results; ``atomic`` as for `jetstream_sync.django.Worker.task`; options of a task,
             such as ``timeout``; and options of `jetstream_sync.workers.Worker.queue`, such as
-            ``concurrency``, for queues that the project does not define.
+            ``concurrency``, for queues that the project does not define. All queues have ``pool="threads"``.
 
     Raises:
         InvalidOptionError: the name of a queue is no token of a subject.
@@ -249,6 +249,12 @@ class JetStreamBackend(BaseTaskBackend):
                     self._states, self._name, acks_failures=True, on_change=self._report
                 )
             worker.set_atomic(worker.queues.add_work(queue, self._states, options), self._atomic)
+        for _, source in worker.queues.in_use:
+            ok = source.pool != "processes" or self._name not in source.tasks
+            rule = (
+                f"is not for queue {source.name}: its processes would not have the tasks of Django"
+            )
+            check_option("pool", source.pool, ok, rule)
 
     def _run(self, data: bytes, context: Context) -> None:
         """Run the task of a message; a task that raises has failed."""

@@ -313,6 +313,7 @@ def settings_of(worker: Any) -> Any:
 @pytest.mark.usefixtures("django_project")
 def test_every_option_of_a_worker_is_a_setting():
     """The setting takes what `Worker` takes, and the worker uses it."""
+    from django.core.exceptions import ImproperlyConfigured
     from django.test import override_settings
 
     from jetstream_sync.django import Worker as DjangoWorker
@@ -333,6 +334,15 @@ def test_every_option_of_a_worker_is_a_setting():
         assert Config.load() is Config.load()
         setting["timeout"] = 4.0  # also of the dictionary itself
         assert Config.load().timeout == 4.0
+        setting["connection"] = connection = {"name": "one"}
+        assert Config.load().connection == connection
+        connection["name"] = "two"  # and of those in it
+        assert Config.load().connection == {"name": "two"}
+        setting["eager"] = True
+        assert Config.load().eager
+        setting["eager"] = 1
+        with pytest.raises(ImproperlyConfigured, match="eager"):
+            Config.load()
     assert {name: getattr(worker, name) for name in changed} == changed
     assert (own.concurrency, own.report) == (4, None)
 

@@ -344,3 +344,21 @@ def test_chains_and_groups_of_tasks(js):
     assert js.get_stream("KV_TASK_RESULTS-flows").info().state.messages == 0
     for stream in ("TASKS", "KV_TASK_RESULTS", "KV_TASK_RESULTS-flows"):
         js.delete_stream(stream)
+
+
+@pytest.mark.parametrize("place", ["backend", "project"])
+def test_a_queue_with_processes_is_refused(place):
+    """The processes of handlers would not have the tasks of the backend: each of their calls would fail."""
+    from django.test import override_settings
+
+    from jetstream_sync.django.workers import default_worker, discover
+
+    options = {"pool": "processes"}
+    if place == "project":
+        default_worker().queue("mail", **options)
+        options = {}
+    with (
+        override_settings(TASKS={"default": {**BACKEND, "OPTIONS": options}}),
+        pytest.raises(InvalidOptionError, match="pool='processes'"),
+    ):
+        discover()
