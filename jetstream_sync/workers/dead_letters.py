@@ -49,7 +49,9 @@ _NO_SUBJECT: Final = "invalid-subject"
 #: Characters of a header that are not escaped: those that both names and values may have.
 _SAFE: Final = "!#$&'()*+,/;<=>?@[]^`{|}\""
 #: Headers that the runtime adds to messages that wait for a retry in the stream.
-_RETRY_HEADERS: Final = ("worker-attempt", "worker-origin", "worker-stored", "worker-unfit-since")
+_RETRY_HEADERS: Final = (
+    *("worker-attempt", "worker-origin", "worker-stored", "worker-subject", "worker-unfit-since"),
+)
 #: All headers that a copy of a message does not have; a dead letter must not expire with its TTL.
 _NOT_COPIED: Final = (*_PUBLISH_HEADERS, *_RETRY_HEADERS, "nats-ttl", "dead-")
 

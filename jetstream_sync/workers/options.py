@@ -34,7 +34,7 @@ from .handler import HANDLER_OPTIONS
 from .resources import Resource
 from .schedules import Schedule
 from .shared_limits import SharedLimitRule
-from .source import Source, SourceOptions
+from .source import GRACE_S, Source, SourceOptions
 from .tracing import TRACE_MODES
 from .work import Middleware, WorkOptions
 
@@ -347,10 +347,11 @@ class QueueOptions(SourceOptions):
     """Whether calls may have ``priority="urgent"``, see `Task.apply_async`. They have a consumer of their own, and
     share the number of running calls, ``concurrency``, with the others. Excludes ``exclusive``, ``key``,
     ``limit`` and ``rate``."""
-    unknown_task_grace: float = 300.0
+    unknown_task_grace: float = GRACE_S
     """Seconds for which a call is given back whose task the worker does not have, or whose arguments do not fit the
-    task: during a deploy, another process may have the other version. Then it is a dead letter. Before server 2.12,
-    this uses attempts of the call, and the time begins when it is sent."""
+    task: during a deploy, another process may have the other version. Then it is a dead letter. This uses no attempt
+    if the calls can wait in the stream, which needs server 2.12 and the subject ``parked.<stream>.>`` in a work queue
+    with ``allow_msg_schedules``. Otherwise each return uses an attempt, and the time begins when the call is sent."""
 
     def __post_init__(self) -> None:
         """Take the options by value."""

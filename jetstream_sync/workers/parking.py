@@ -2,7 +2,9 @@
 Parked messages: they wait in their stream as schedules, which the server publishes again.
 
 Their headers continue what the server knows of a message: its id, its attempts and its time. Any client may have
-sent such headers; they count only in a message that the server has published for a schedule of the stream.
+sent or copied such headers: they count only with the name of a schedule of the stream, and under the subject for
+which they were written. The server does not reserve `Nats-Scheduler`: a client that copies all headers of a parked
+message under the same subject continues its id.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 ATTEMPT_HEADER: Final = "Worker-Attempt"
 ORIGIN_HEADER: Final = "Worker-Origin"
 STORED_HEADER: Final = "Worker-Stored"
+#: The header with the subject of the message.
+SUBJECT_HEADER: Final = "Worker-Subject"
 #: The header with the time since when processes have given the message back that it does not fit.
 UNFIT_HEADER: Final = "Worker-Unfit-Since"
 #: The subject of the schedule, in a message that the server has published for it (ADR-51).
@@ -46,7 +50,7 @@ def first_stored_ns(msg: JetStreamMsg | StoredMsg, stream: str, stored_ns: int) 
 
 
 def unfit_since_ns(msg: JetStreamMsg) -> int:
-    """Return when a process gave a message back first that it does not fit; 0: none did, or one has run it since."""
+    """Return when a process first returned the message because it did not fit; 0: none did, or the message has run since."""
     return _time_ns(msg, msg.metadata.stream, UNFIT_HEADER)
 
 
@@ -58,7 +62,7 @@ def _time_ns(msg: JetStreamMsg | StoredMsg, stream: str, name: str) -> int:
 def _header(msg: JetStreamMsg | StoredMsg, stream: str, name: str) -> str:
     """Return a header of a parked message; empty: there is none, or the message was not parked."""
     headers = msg.headers
-    if not headers or name not in headers:
+    if not headers or name not in headers or headers.get(SUBJECT_HEADER) != msg.subject:
         return ""
     schedule = headers.get(_SCHEDULER_HEADER, "")
     is_parked = schedule.startswith(f"parked.{stream}.") or schedule == f"{msg.subject}.later"

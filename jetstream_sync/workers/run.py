@@ -216,7 +216,7 @@ class WorkerRun:
     def _prepare(self, source: Source) -> Runner:
         may_change = self._worker.ensure != "none"
         consumer, puller = receiver_of(self._js, source, may_change=may_change)
-        if source.parks:
+        if source.needs_parking:
             check_parking(self._js, source)
         writer = None
         if source.dead_letters is not None:

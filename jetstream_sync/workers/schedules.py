@@ -207,7 +207,7 @@ class Schedules:
 
     @contextmanager
     def _logged(self, what: str) -> Iterator[None]:
-        """Log an error; raise it only if it is that of a silent server."""
+        """Log an error; raise a timeout again."""
         try:
             yield
             self._failed.discard(what)

@@ -251,7 +251,7 @@ class Source(SourceOptions):
         raise NotImplementedError
 
     @property
-    def parks(self) -> bool:
+    def needs_parking(self) -> bool:
         """Whether messages must be able to wait in the stream, as schedules."""
         return self.park_after is not None or any(work.shared_limit for work in self.works)
 

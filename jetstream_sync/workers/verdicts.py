@@ -1,7 +1,7 @@
 """
 Verdicts: what follows for a message that has failed, or that is not run.
 
-A `Verdict` is decided once, from the facts of an attempt and the options of the work and its source. `Failures` in
+A `Verdict` is decided once, from the facts of an attempt and the options of the work and its source. `Outcomes` in
 ``runtime/processing.py`` performs it, and the observer of the work counts it.
 """
 

@@ -54,8 +54,7 @@ def verify_calls(
         found = [text for text in found if text in again]
         forgotten &= _forgotten(js, queues)
     sources = [source for _, source in queues]
-    with suppress(errors.StreamNotFoundError):
-        found += unknown_calls(js, sources)
+    found += unknown_calls(js, sources)
     found += stranded_calls(js, sources)
     return found + [
         f"queue {name}: {count} messages are unknown to its consumer"

@@ -35,7 +35,6 @@ from .options import (
     QueueOptions,
     TaskOptions,
     WorkerOptions,
-    own_names,
     refuse_unknown,
     register,
 )
@@ -46,7 +45,7 @@ from .runtime.consumers import plan_consumer, stranded_calls, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .shared_limits import SharedLimitRule
-from .source import Source, SourceOptions, TickRule
+from .source import SOURCE_OPTIONS, Source, TickRule
 from .tasks import Task, TaskDecorator
 from .verify import unverified, verify_calls
 from .work import HandlerFunction, refuse_to_run
@@ -250,7 +249,7 @@ class Worker(DefinedWorker):
         """
         for option, value in options.items():
             rule = f"belongs to the queue of the task: worker.queue(name, {option}=...)"
-            of_queue = option in {*own_names(SourceOptions), "concurrency"}
+            of_queue = option in {*SOURCE_OPTIONS, "concurrency"}
             check_option(option, value, option in OPTIONS["task"] or not of_queue, rule)
         refuse_unknown("task", options, OPTIONS["task"])
         own = TaskOptions(**options)
@@ -666,7 +665,7 @@ class Worker(DefinedWorker):
                         continue  # it is created at start
                     found = check_handler(js, handler, may_change=may_change, processes=processes)
                     warnings += [f"{handler.name}: {item}" for item in found]
-            with collected(""), suppress(errors.StreamNotFoundError):
+            with collected(""):
                 found = unknown_calls(js, self.handlers)
                 problems += [("", errors.Error(text)) for text in found]
             with collected(""):
@@ -693,9 +692,9 @@ class Worker(DefinedWorker):
         ``EXPIRED``; the state ``FAILED`` and a dead letter, as long as none was requeued or discarded. A task of
         ``django.tasks`` that has raised is ``FAILED`` without one. A call
         whose sender was killed before its message was stored is reported, too. Of calls without results, messages
-        that have a dead letter, or that no consumer knows, are reported; one that has neither has ended or is lost,
-        which nothing stored tells. Nothing is changed; what disagrees
-        is read again two seconds later. All states and all dead letters of the stream are read.
+        that have a dead letter, or that no consumer knows, are reported. Without a message and a dead letter, such a
+        call has either ended or is lost; the stored data cannot tell which. Nothing is changed; what disagrees is
+        read again two seconds later. All states and all dead letters of the stream are read.
 
         Returns:
             What disagrees, as sentences; empty: nothing is lost.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Annotated, Any
@@ -19,12 +20,14 @@ import jetstream_sync
 from jetstream_sync import (
     InvalidOptionError,
     JetStream,
+    PullConsumer,
     RetentionPolicy,
     StreamNotFoundError,
     shared_connection,
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, TaskError, Worker
+from jetstream_sync.workers.runtime import processing
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -212,9 +215,7 @@ def test_a_call_that_cannot_be_parked_reaches_its_grace(js, versions, caplog, ta
 
     sent.delay(1)
     stream = js.get_stream("TASKS")
-    stored = stream.get_msg(1)
-    size = len(stored.subject) + len(stored.data) + 150
-    js.update_stream(replace(stream.info().config, max_msg_size=size))
+    refuse_schedules(js)
     began = time.monotonic()
     with running(old):
         wait_until(lambda: dead_letters(js) == 1, 30)
@@ -223,6 +224,164 @@ def test_a_call_that_cannot_be_parked_reaches_its_grace(js, versions, caplog, ta
     assert "is not parked" in caplog.text
     reason = js.get_stream("DEAD").get_msg(1).headers["Dead-Reason"]
     assert ("unknown task" if task == "gone" else "no call of the task") in reason
+
+
+@pytest.mark.server(">=2.12")
+def test_many_calls_that_cannot_be_parked_reach_their_grace(js, versions, monkeypatch):
+    """There are more of them than a process remembers, in several threads."""
+    monkeypatch.setattr(processing, "_MAX_RETURNED", 5)
+    old, new = versions
+    old.queue("default", unknown_task_grace=4.0, concurrency=8)
+    old.task(name="known")(print_nothing)
+    gone = new.task(name="gone")(print_nothing)
+    for _ in range(60):
+        gone.delay()
+    refuse_schedules(js)
+    began = time.monotonic()
+    with running(old) as run:
+        wait_until(lambda: dead_letters(js) > 0, 20)
+        assert time.monotonic() - began >= 3.5
+        wait_until(lambda: dead_letters(js) == 60, 20)
+        assert run.status is None
+
+
+@pytest.mark.server(">=2.12")
+def test_a_message_that_was_run_elsewhere_has_its_grace_again(js, versions, caplog):
+    """A process that has returned it, before another one ran it and failed, does not give it up for that."""
+    old, new = versions
+    hold = held_queue(old, unknown_task_grace=3.0)
+    new.task(name="known")(record_nothing).delay(1)
+    refuse_schedules(js)
+    with running(old):
+        wait_until(lambda: "does not fit this process" in caplog.text)
+        with hold():
+            (msg,) = consumer_of(old, js).fetch(1, 10 * SCALE)
+            msg.nak(3)
+            time.sleep(3.2)
+        wait_until(lambda: caplog.text.count("does not fit this process") == 2, 20)
+        assert dead_letters(js) == 0
+        wait_until(lambda: dead_letters(js) == 1, 20)
+
+
+@pytest.mark.server(">=2.12")
+def test_a_call_that_other_processes_return_is_not_parked_for_ever(js, versions):
+    """Each return without a run may have been a run: the number of deliveries ends that."""
+    old, new = versions
+    hold = held_queue(old, unknown_task_grace=300.0)
+    new.task(name="gone")(print_nothing).delay()
+    with running(old):
+        wait_until(lambda: any(unfit_headers(js)))
+        with hold():
+            consumer = consumer_of(old, js)
+            for _ in range(
+                31
+            ):  # the attempts of an unknown task, and the returns that are forgiven
+                (msg,) = consumer.fetch(1, 10 * SCALE)
+                msg.nak()
+        wait_until(lambda: dead_letters(js) == 1, 20)
+    assert "unknown task" in js.get_stream("DEAD").get_msg(1).headers["Dead-Reason"]
+
+
+@pytest.mark.server(">=2.12")
+def test_a_return_without_a_run_continues_the_grace(js, versions):
+    """A process that returns its waiting messages knows that it has not run them."""
+    old, new = versions
+    hold = held_queue(old, unknown_task_grace=300.0, exclusive=True, prefetch=5)
+    new.task(name="gone")(print_nothing).delay()
+    with running(old):
+        wait_until(lambda: any(unfit_headers(js)))
+        (since,) = unfit_headers(js)
+        with hold():
+            consumer = consumer_of(old, js)
+            wait_until(lambda: consumer.info().num_ack_pending == 2)
+            js.get_stream("TASKS").unpin_consumer(old.handlers[0].consumer, "worker")
+            wait_until(lambda: consumer.info().num_redelivered == 1, 20)
+        wait_until(lambda: consumer.info().num_ack_pending == 0, 20)
+        wait_until(lambda: any(unfit_headers(js)))
+        assert unfit_headers(js) == [since]
+
+
+def refuse_schedules(js: JetStream) -> None:
+    """Limit the size of the messages of the stream to that of the largest call, so that none can be parked."""
+    stream = js.get_stream("TASKS")
+    stored = stream.get_msg(1)
+    size = len(stored.subject) + len(stored.data) + 150
+    js.update_stream(replace(stream.info().config, max_msg_size=size))
+
+
+def held_queue(worker: Worker, **options: Any) -> Callable[[], AbstractContextManager[None]]:
+    """Define a queue with one thread and the task ``known``; return a context manager that keeps its thread busy."""
+    worker.queue("default", concurrency=1, **{"prefetch": 0, **options})
+    begun, end = threading.Event(), threading.Event()
+    worker.task(name="known", retry=FAST)(print_nothing)
+
+    @worker.task(name="block")
+    def block() -> None:
+        begun.set()
+        end.wait(60)
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        block.delay()
+        assert begun.wait(20 * SCALE)
+        try:
+            yield
+        finally:
+            end.set()
+
+    return hold
+
+
+def consumer_of(worker: Worker, js: JetStream) -> PullConsumer:
+    """Return the consumer of the only queue of a worker, from which a test receives as another process would."""
+    source = worker.handlers[0]
+    return js.get_stream(source.stream).get_consumer(source.consumer)
+
+
+def unfit_headers(js: JetStream) -> list[str]:
+    """Return since when the parked calls of unknown tasks have not fit."""
+    stream = js.get_stream("TASKS")
+    subjects = stream.info(subjects_filter=">").state.subjects or {}
+    parked = [stream.get_msg(last_by_subject=item) for item in subjects if item.endswith(".later")]
+    return [msg.headers["Worker-Unfit-Since"] for msg in parked]
+
+
+def print_nothing() -> None:
+    """Do nothing."""
+
+
+_KILL = """
+worker = Worker(name="NAME", program="tests", dead_letters="DEAD", concurrency=1)
+worker.queue("default", pool="processes")
+
+@worker.task(name="kill", retry=Backoff(attempts=1))
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+_ADDED = """
+@worker.task(name="added", retry=Backoff(attempts=1), results="RESULTS")
+def added() -> int:
+    return 17
+"""
+
+
+def test_a_process_that_has_imported_another_version(js, versions, nats_server, tmp_path):
+    """A deploy has replaced the files below a running worker: a call is given back, and uses no attempt."""
+    sender, _ = versions
+    kill = sender.task(name="kill")(print_nothing)
+    added = sender.task(name="added", results="RESULTS")(print_nothing)
+    code = _KILL.replace("NAME", sender.name)
+    with WorkerProgram(code + _ADDED, nats_server.url, tmp_path) as program:
+        program.write(code)
+        kill.delay()
+        wait_until(lambda: dead_letters(js) == 1, 20)
+        call = added.delay()
+        wait_until(lambda: "without this task" in program.output, 20)
+        program.write(code + _ADDED)
+        kill.delay()
+        assert call.get(40 * SCALE) == 17
+        assert dead_letters(js) == 2
+        program.stop()
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

@@ -137,6 +137,35 @@ def test_headers_of_another_client_are_no_attempts(nats_server, js, tasks, worke
 
 
 @pytest.mark.server(">=2.12")
+def test_a_handler_that_passes_on_all_headers(js, tasks, worker):
+    """Its message has another subject: it is run, also with ``once``, and has an id and attempts of its own."""
+    runs: list[tuple[str, int, str]] = []
+
+    @worker.handler(
+        stream="TASKS",
+        consumer="C",
+        filter_subject="tasks.>",
+        retry=SLOW,
+        park_after=1,
+        once="ONCE",
+    )
+    def handle(ctx: Context) -> None:
+        runs.append((ctx.message.subject, ctx.attempt, ctx.id))
+        if len(runs) == 1:
+            raise OSError("busy")
+        if ctx.message.subject == "tasks.a":
+            js.publish("tasks.b", headers=ctx.message.headers)
+
+    js.publish("tasks.a")
+    with running(worker):
+        wait_until(lambda: len(runs) == 3)
+        wait_until(lambda: is_settled(tasks))
+    js.delete_key_value("ONCE")
+    assert [run[:2] for run in runs] == [("tasks.a", 1), ("tasks.a", 2), ("tasks.b", 1)]
+    assert runs[0][2] == runs[1][2] != runs[2][2]
+
+
+@pytest.mark.server(">=2.12")
 @pytest.mark.usefixtures("tasks")
 def test_parking_needs_a_work_queue_with_schedules(stream, nats_server):
     """The worker does not start, and names what is missing."""

@@ -164,3 +164,15 @@ def test_a_busy_queue_agrees(worker, js):
             ended.set()
             sender.join()
         assert js.get_stream("TASKS").info().state.last_seq > 20
+
+
+def test_calls_of_an_unknown_task_are_reported_beside_missing_streams(worker):
+    """Both by `check` and by `verify`."""
+    worker.task(name="gone")(print).delay()
+    del worker.queues.in_use[0][1].tasks["gone"]
+    for number in range(8):
+        worker.queue(f"other{number}", stream=f"OTHER{number}", subject=f"other{number}")
+        worker.task(name=f"other{number}", queue=f"other{number}")(print)
+    (text,) = worker.verify()
+    assert text.startswith("unknown task 'gone'")
+    assert text in worker.check().errors

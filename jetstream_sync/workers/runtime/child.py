@@ -34,6 +34,7 @@ from ...options import check_returned
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
 from ..deliveries import DeliveryState, LeasedMessage, log_context
+from ..errors import misfit
 from ..events import ignore_signals, spawn
 from ..flows import steps_of
 from ..logs import log, traceback_text
@@ -215,7 +216,9 @@ class _Child:
     def _handled(self, request: HandlerRequest) -> tuple[str, object]:
         delivery = _RemoteDelivery(self, request, self._source.name)
         work = self._source.route(delivery.msg.subject)
-        assert work is not None, "the worker has found it"
+        if work is None:  # the files were replaced after the start of the worker
+            rule = f"the process of {self._source.name} has imported a version without this task"
+            return "failure", _report(misfit(LookupError(rule)))
         context = Context(
             delivery,
             ContextActions(

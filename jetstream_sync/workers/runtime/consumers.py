@@ -446,7 +446,7 @@ def check_consumer(js: JetStream, source: Source, *, may_change: bool, processes
             f"max_ack_pending={limit} is below {formula} = {held}: "
             "some threads stay idle, and sooner when failed messages wait for their retry"
         )
-    if source.parks:
+    if source.needs_parking:
         check_parking(js, source)
     check_dead_letters(js, source, source.stream)
     found += _unmatched_filters(stream.cached_info.config, source)
@@ -480,7 +480,10 @@ def unknown_calls(js: JetStream, sources: Sequence[Source]) -> list[str]:
     for stream, prefix in {
         (item.stream, start.rpartition(".")[0]) for start, item in queues.items()
     }:
-        subjects = js.get_stream(stream).info(subjects_filter=f"{prefix}.>").state.subjects
+        try:
+            subjects = js.get_stream(stream).info(subjects_filter=f"{prefix}.>").state.subjects
+        except errors.StreamNotFoundError:
+            continue  # it has no calls
         for subject, count in (subjects or {}).items():
             call = subject.removesuffix(".later")
             if not subject_matches(f"{prefix}.*.*.*", call):

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from ... import codec, errors
 from ...locks import new_lock
@@ -51,6 +51,7 @@ from ..parking import (
     ATTEMPT_HEADER,
     ORIGIN_HEADER,
     STORED_HEADER,
+    SUBJECT_HEADER,
     UNFIT_HEADER,
     first_stored_ns,
     parked_origin,
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from .processes import HandlerProcesses
 
 P = ParamSpec("P")
-K = TypeVar("K")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
@@ -91,8 +91,8 @@ _ACK_TIMEOUT_S: Final = 5.0
 _PARK_TIMEOUT_S: Final = 5.0
 #: Shortest interval at which the progress of a run is stored, in seconds.
 _PROGRESS_S: Final = 1.0
-#: Number of failed messages that are remembered; their retries need not be run alone.
-_MAX_FAILED: Final = 10_000
+#: Number of returned messages that are remembered, see `Returned`.
+_MAX_RETURNED: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +131,35 @@ class Shared(Parts):
     """As `Worker.process_setup`."""
 
 
+class Returned:
+    """Remembers the messages that this process has returned, with a number for each; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        # The number of the delivery and the given number, by creation time of the stream and sequence.
+        self._known: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def add(self, delivery: LeasedMessage, number: int = 0) -> None:
+        """Remember a message that is returned."""
+        key = delivery.origin.generation, delivery.metadata.stream_seq
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = delivery.lease.delivered, number
+            if len(self._known) > _MAX_RETURNED:
+                del self._known[next(iter(self._known))]
+
+    def find(self, delivery: LeasedMessage) -> int | None:
+        """Return the number of a message if this process has returned its last delivery; ``None``: it has not."""
+        key = delivery.origin.generation, delivery.metadata.stream_seq
+        delivered, number = self._known.get(key, (-1, 0))
+        return number if delivered == delivery.lease.delivered - 1 else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether messages have been forgotten."""
+        return len(self._known) == _MAX_RETURNED
+
+
 class Outcomes:
     """Performs the verdicts on the messages for one work, and counts them; several threads call it at a time."""
 
@@ -152,15 +181,14 @@ class Outcomes:
         #: Pauses the source while all messages fail.
         self.breaker = breaker
         self._state = state
-        self._lock = new_lock()
-        # The deliveries that failed here, by stream sequence; see `happened_here`. The oldest are forgotten.
-        self._recent: dict[int, int] = {}
-        # When messages that could not be parked were given back first, in nanoseconds, by their ids; the same.
-        self._unfit: dict[str, int] = {}
+        # The messages that failed here.
+        self._failed = Returned()
+        #: The messages that do not fit, with the time since when, in nanoseconds; a queue and its tasks share them.
+        self.unfit = Returned()
 
     def happened_here(self, delivery: LeasedMessage) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
-        return self._recent.get(delivery.metadata.stream_seq) == delivery.lease.delivered - 1
+        return self._failed.find(delivery) is not None
 
     def message_id(self, delivery: LeasedMessage) -> str:
         """Return the id of a message, the same in each attempt; see `Context.id`."""
@@ -248,8 +276,6 @@ class Outcomes:
             delivery.origin.parks and self._park(delivery, verdict)
         ):
             action = VerdictAction.RETURN
-            if verdict.reason:
-                _keep(self._unfit, self.message_id(delivery), _server_ns(delivery))
         elif action is VerdictAction.BURY:
             failure = self._bury(delivery, verdict.reason, error)
             if failure is not None:
@@ -260,7 +286,10 @@ class Outcomes:
             delivery.slept += verdict.delay
         elif action is VerdictAction.RETURN:
             if verdict.outcome == "retry" or error is not None:
-                self._remember(delivery)
+                self._failed.add(delivery)
+            unfit = self._unfit_until_now(delivery, verdict)
+            if unfit:
+                self.unfit.add(delivery, unfit)
             is_new = settlements.nak(delivery, verdict.delay)
         elif action is VerdictAction.BURY:
             is_new = settlements.term(delivery, verdict.reason)
@@ -271,21 +300,30 @@ class Outcomes:
             self.observer.settled(delivery, verdict, error)
         return verdict.delay if action is VerdictAction.REPEAT else None
 
-    def _remember(self, delivery: LeasedMessage) -> None:
-        with self._lock:
-            self._recent.pop(delivery.metadata.stream_seq, None)
-            _keep(self._recent, delivery.metadata.stream_seq, delivery.lease.delivered)
+    def _unfit_ns(self, delivery: LeasedMessage) -> int:
+        """Return when a message was first given back because it does not fit, in nanoseconds; 0: it was not."""
+        if delivery.lease.delivered == 1:
+            return unfit_since_ns(delivery.msg)
+        # Unless this process has returned it last, another one may have run it.
+        return self.unfit.find(delivery) or 0
 
     def _unfit_s(self, delivery: LeasedMessage) -> float:
-        """Return the seconds since a message that does not fit was given back first; 0: it was not."""
-        since = unfit_since_ns(delivery.msg)
-        if not delivery.origin.parks:
-            since = stored_ns([delivery.msg])[0]  # it was returned, and nothing tells when
-        elif (
-            delivery.lease.delivered > 1
-        ):  # another process has run it since, or it could not be parked
-            since = self._unfit.get(self.message_id(delivery), 0)
-        return max(0.0, (_server_ns(delivery) - since) / 1e9) if since else 0.0
+        """Return the seconds since a message was first given back because it does not fit; 0: it was not."""
+        since, is_first = self._unfit_ns(delivery), delivery.lease.delivered == 1
+        is_forgotten = not since and not is_first and self.unfit.is_full
+        if is_forgotten or not delivery.origin.parks:
+            since = stored_ns([delivery.msg])[0]  # nothing tells when it was given back
+        if since:
+            return max(0.0, (_server_ns(delivery) - since) / 1e9)
+        # Other processes may return a message again and again without a run.
+        most = self._work.retry.attempts + MAX_EXTRA_DELIVERIES
+        return 0.0 if is_first or delivery.attempt <= most else math.inf
+
+    def _unfit_until_now(self, delivery: LeasedMessage, verdict: Verdict) -> int:
+        """Return since when a message that is given back has not fit, in nanoseconds; 0: it fits."""
+        if verdict.outcome != "given_back" or not delivery.origin.parks:
+            return 0
+        return self._unfit_ns(delivery) or (_server_ns(delivery) if verdict.reason else 0)
 
     def _park(self, delivery: LeasedMessage, verdict: Verdict) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
@@ -296,9 +334,10 @@ class Outcomes:
         headers[ORIGIN_HEADER] = message_id
         now = _server_ns(delivery)
         headers[STORED_HEADER] = str(first_stored_ns(msg, where.stream, where.timestamp_ns))
-        unfit = unfit_since_ns(msg) or (now if verdict.reason else 0)
-        if unfit and verdict.outcome == "given_back":
-            headers[UNFIT_HEADER] = str(now if delivery.lease.delivered > 1 else unfit)
+        headers[SUBJECT_HEADER] = msg.subject
+        unfit = self._unfit_until_now(delivery, verdict)
+        if unfit:
+            headers[UNFIT_HEADER] = str(unfit)
         schedule = f"parked.{where.stream}.{where.consumer}.{where.stream_seq}"
         if self._work.is_call and SCHEDULE_HEADER not in headers:
             schedule = f"{msg.subject}.later"  # as a later call, which can be found and cancelled
@@ -370,8 +409,8 @@ class Processor(Outcomes):
         self._confirm = source.confirm
         self._hooks = shared.observer.hooks
         self._max_deliveries = work.retry.attempts + MAX_EXTRA_DELIVERIES
-        # The last delivery of which only the lease is checked before it runs: before it was parked, a message has
-        # had fewer attempts than the handler has.
+        # The last delivery of which only the lease is checked before it runs. Attempts before parking are not
+        # checked here: a message that was parked runs once more before it is given up.
         self._unchecked = MAX_EXTRA_DELIVERIES
         if source.key is not None or source.ack != "after":
             self._unchecked = 0
@@ -718,6 +757,8 @@ class Router(Outcomes):
             )
             for name, work in queue.tasks.items()
         }
+        for processor in self._tasks.values():
+            processor.unfit = self.unfit
         # The modules of the tasks, as in their names, and those that were reported as unknown.
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
@@ -797,10 +838,3 @@ class Router(Outcomes):
 def _server_ns(delivery: LeasedMessage) -> int:
     """Return the time by the clock of the server, in nanoseconds since 1970."""
     return int((datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead) * 1e9)
-
-
-def _keep(known: dict[K, int], key: K, value: int) -> None:
-    """Add a value, unless the key has one; forget the oldest of many."""
-    known.setdefault(key, value)
-    if len(known) > _MAX_FAILED:
-        del known[next(iter(known))]

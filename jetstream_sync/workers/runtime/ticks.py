@@ -76,7 +76,7 @@ class Ticks:
         """
         Return what follows for a tick that is not run now, ``None`` if it is run, and the lease that it holds then.
 
-        Raises `Error` if the server does not tell.
+        A tick that was parked may hide a newer one: then both run. Raises `Error` if the server does not tell.
         """
         may_skip = rule.missed == "last" and delivery.attempt == 1
         if may_skip and self._has_newer(delivery):
