@@ -397,11 +397,11 @@ def test_checks_and_dead_letters_while_a_server_is_down(account):
 
 @pytest.mark.parametrize("account", [1], indirect=True)
 def test_what_does_not_exist_without_a_meta_leader(account):
-    """What cannot be asked is not called unreachable, and a refused creation says that it created nothing."""
+    """What cannot be asked is not called unreachable, and a refused creation says that it changed nothing."""
     first, _, third = account.cluster.servers
     first.kill()
     third.kill()
-    wait_until(lambda: "no meta leader: nothing" in account.jsm("stream", "ls").err, 60)
+    wait_until(lambda: "no meta leader, so this" in account.jsm("stream", "ls").err, 60)
     # Only the meta leader knows what does not exist.
     for what, words in {
         "stream NOSUCH": ("stream", "info", "NOSUCH"),
@@ -410,7 +410,7 @@ def test_what_does_not_exist_without_a_meta_leader(account):
         "object store NOSUCH": ("object", "info", "NOSUCH"),
     }.items():
         result = account.jsm(*words, "--timeout", "1s")
-        text = f"jsm: {what} does not answer, and without a meta leader it is not known whether it exists"
+        text = f"jsm: {what} does not answer, and neither does a meta leader: it is not known whether it exists"
         assert (result.err.startswith(text), result.status) == (True, 4), result
     for words in (
         ("stream", "add", "NEW", "--subjects", "new", "--defaults"),
@@ -420,7 +420,8 @@ def test_what_does_not_exist_without_a_meta_leader(account):
         ("consumer", "add", "R3_00", "NEW", "--defaults"),
     ):
         result = account.jsm(*words, "--timeout", "1s")
-        assert "jsm: JetStream has no meta leader: nothing was created" in result.err, result
+        text = "jsm: JetStream has no meta leader, so this request changed nothing"
+        assert text in result.err, result
     # What one replica has needs no consumer; the rest names the cause.
     for words in (
         ("kv", "ls", "CONFIG"),
@@ -467,7 +468,7 @@ def test_one_stream_has_no_leader():
         assert jsm("kv", "add", "NEW").status == 0
 
 
-def test_a_leaf_node_is_cut():
+def test_a_leaf_node_is_cut(tmp_path):
     """A domain behind a leaf connection that is down is named; the server's own streams go on."""
     port = free_port()
     hub_config = f"""
@@ -494,6 +495,13 @@ def test_a_leaf_node_is_cut():
         try:
             silent = far("stream", "info", "S")
             assert (silent.status, "S" in silent.err) == (4, True), silent
+            # The reply of a meta leader would not change these errors.
+            for words in (("account", "info"), ("kv", "add", "B")):
+                assert "STREAM.NAMES" not in far(*words, "--trace").err
+            # No creation could tell whether the stream exists.
+            written = tmp_path / "config.json"
+            words = ("consumer", "add", "S", "C", "--defaults", "--output", str(written))
+            assert (far(*words).status, written.exists()) == (4, False)
         finally:
             hub.resume()
         hub.kill()

@@ -406,6 +406,19 @@ def test_a_full_disk_is_an_error(jsm, args):
     assert done.stderr.count(b"\n") == 1
 
 
+def test_a_full_disk_is_named_for_unchanged_bytes(jsm):
+    """Values and objects that are larger than the buffers are written past the text stream."""
+    jsm("kv", "add", "K").ok()
+    jsm("object", "add", "O").ok()
+    value = b"x" * 100_000
+    jsm("kv", "put", "K", "k", stdin=value).ok()
+    jsm("object", "put", "O", "--name", "big", stdin=value).ok()
+    for words in ("kv get K k --raw", "object get O big -O -"):
+        done = in_shell(jsm, f"{words} > /dev/full")
+        text = b"jsm: standard output: No space left on device\n"
+        assert (done.returncode, done.stderr) == (1, text)
+
+
 def test_two_failures_have_two_lines(jsm):
     """The error of a command comes first, and has the status; output that was lost is reported below it."""
     words = f"rtt --server {jsm.url},127.0.0.1:1"

@@ -14,6 +14,9 @@ from fixtures.jsm import Result, run_jsm
 from fixtures.jwt import User
 from fixtures.proxy import Listener
 
+from jetstream_sync import connect, errors
+from jetstream_sync.cli.shared.env import Environment
+from jetstream_sync.cli.shared.settings import Settings
 from jetstream_sync.server import NatsServer
 
 NKEY_USER = User()
@@ -350,3 +353,20 @@ def test_an_error_in_a_file_names_its_field(jsm, tmp_path):
     jsm("context", "add", "prod", "--nkey", "nowhere.nk", **home).ok()
     refused = jsm("--context", "prod", "account", "info", **home)
     assert (refused.status, "context prod, nkey '" in refused.err) == (2, True)
+
+
+def test_a_lost_connection_is_not_a_missing_meta_leader():
+    """The error of a connection that reconnects says how long the connection has been lost."""
+    with NatsServer(name="gone") as server:
+        with connect(server.url) as nc:
+            nc.jetstream().create_stream(name="S", subjects=["s"])
+        settings = Settings(
+            env=Environment.of_process(), given={"servers": (server.url,), "timeout": 1.0}
+        )
+        with (
+            pytest.raises(errors.RequestTimeoutError) as raised,
+            settings.connection(allow_reconnect=True) as nc,
+        ):
+            server.kill()
+            settings.jetstream_on(nc).get_stream("S")
+    assert "no connection to a server for" in str(raised.value)

@@ -11,7 +11,9 @@ import pytest
 from fixtures.fake_jetstream import FakeJetStream
 from fixtures.jsm import Jsm, run_jsm
 from fixtures.rawnats import RawClient
-from fixtures.threads import wait_until
+from fixtures.threads import SCALE, wait_until
+
+from jetstream_sync.net.clock import monotonic
 
 
 def publish(raw: RawClient, subject: str, body: bytes, **headers: str) -> None:
@@ -336,6 +338,78 @@ def test_a_list_without_answer_has_the_known_names():
         listed = run_jsm("-s", server.url, "--timeout", "0.1s", "stream", "ls", "-j")
     assert [row["config"]["name"] for row in listed.json if "missing" in row] == ["A", "B"]
     assert listed.status == 1
+
+
+def _page(kind: str, **fields: Any) -> dict[str, Any]:
+    of_page = {"total": len(next(iter(fields.values()))), "offset": 0, "limit": 1024}
+    return {"type": f"io.nats.jetstream.api.v1.{kind}_response", **of_page, **fields}
+
+
+def _info(name: str, consumers: int = 0) -> dict[str, Any]:
+    state = dict.fromkeys(("messages", "bytes", "first_seq", "last_seq"), 0)
+    times = dict.fromkeys(("first_ts", "last_ts"), "0001-01-01T00:00:00Z")
+    return {
+        "type": "io.nats.jetstream.api.v1.stream_info_response",
+        "config": {"name": name, "subjects": [name.lower()]},
+        "state": {**state, **times, "consumer_count": consumers},
+        "created": "2026-01-02T03:04:05Z",
+    }
+
+
+def test_a_list_asks_for_each_of_many_streams():
+    """The silent streams among them leave the time to ask for all others."""
+    names = [f"S{number}" for number in range(600)]
+    silent = set(names[::3])
+
+    def respond(route: str, _body: Any) -> dict[str, Any] | None:
+        if route == "STREAM.NAMES":
+            return _page("stream_names", streams=names)
+        name = route.removeprefix("STREAM.INFO.")
+        return None if name == route or name in silent else _info(name)
+
+    with FakeJetStream(respond) as server:
+        listed = run_jsm("-s", server.url, "--timeout", f"{2 * SCALE}s", "stream", "ls", "-j")
+    missing = {row["config"]["name"]: row["missing"] for row in listed.json if "missing" in row}
+    assert missing.keys() == silent
+    assert {item["reason"] for item in missing.values()} <= {
+        "its servers did not reply",
+        "no reply in time",
+    }
+
+
+def test_a_list_of_consumers_keeps_its_timeout():
+    """The streams that are found and those that are missing are asked at the same time."""
+
+    def respond(route: str, _body: Any) -> dict[str, Any] | None:
+        if route == "STREAM.NAMES":
+            return _page("stream_names", streams=["A", "B"])
+        return _info("A", consumers=1) if route == "STREAM.INFO.A" else None
+
+    with FakeJetStream(respond) as server:
+        began = monotonic()
+        words = ("--timeout", f"{2 * SCALE}s", "consumer", "ls", "-a", "-j")
+        listed = run_jsm("-s", server.url, *words)
+        assert monotonic() - began < 2.3 * SCALE
+    assert {row["stream_name"] for row in listed.json} == {"A", "B"}
+    assert all("missing" in row for row in listed.json)
+
+
+@pytest.mark.parametrize("noun", ["stream", "kv"])
+def test_a_creation_of_what_did_not_reply_may_have_changed_nothing(noun):
+    """A server accepts the creation of an identical stream: whether there was one is not known."""
+    created: dict[str, Any] = {}
+
+    def respond(route: str, body: Any) -> dict[str, Any] | None:
+        if route.startswith("STREAM.CREATE."):
+            info = {**_info(body["name"]), "config": body}
+            created.update(info)
+            return {**info, "type": info["type"].replace("info", "create")}
+        return created or None
+
+    with FakeJetStream(respond) as server:
+        options = ("--subjects", "new", "--defaults") if noun == "stream" else ()
+        words = (noun, "add", "NEW", *options, "--timeout", f"{0.2 * SCALE}s")
+        assert "NEW was created or is unchanged" in run_jsm("-s", server.url, *words).ok().out
 
 
 @pytest.mark.parametrize("first", [2**63 + 1, 2**64 - 1000])

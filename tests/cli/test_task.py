@@ -130,16 +130,21 @@ def test_the_calls_of_a_flow_are_shown(jsm, js, nats_server):
     def total(values: list[int]) -> int:
         return sum(values)
 
-    chained = chain(add.call(1, 2), add.call(3)).delay()
+    chained = chain(add.call(1, 2), add.call(98765)).delay()
+    assert "98765" not in jsm("task", "ls", "-j", "--mask").ok().out
     grouped = group([add.call(1, number) for number in range(2)], then=total.call()).delay()
     waiting = jsm("task", "show", chained.id).ok().out
     assert f"add {chained.id}-c1: READY" in waiting
     with running(worker):
-        assert (chained.get(timeout=20), grouped.get(timeout=20)) == (6, 3)
+        assert (chained.get(timeout=20), grouped.get(timeout=20)) == (98768, 3)
     lines = jsm("task", "show", "-j", chained.id).ok().json["flow"]
     assert lines == [f"add {chained.id}-c1: SUCCESSFUL", f"add {chained.id}: SUCCESSFUL"]
     found = jsm("task", "show", grouped.id).ok().out
     assert f"total {grouped.id}: SUCCESSFUL" in found
+    # A call whose flow cannot be read is shown without it.
+    js.key_value("RESULTS").put(f"{chained.id}-c1", b"no call")
+    left = jsm("task", "show", "-j", chained.id).ok().json
+    assert (left["status"], "flow" in left) == ("SUCCESSFUL", False)
     shared_connection(nats_server.url, name=worker.name).close()
     for stream in js.stream_names():
         if stream == "TASKS" or stream.startswith("KV_RESULTS"):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from fixtures.fake_jetstream import FakeJetStream
 from fixtures.jsm import Jsm, Terminal, run_jsm
 from fixtures.rawnats import RawClient
 from fixtures.threads import SCALE, wait_until
@@ -262,6 +263,29 @@ def test_other_views(jsm, js, stream):
     assert rows("queries") == []
     missing = jsm("top", "--once", "--interval", "10ms", "--view", "queries", "--progress", "NONE")
     assert missing.status == 3
+
+
+@pytest.mark.parametrize("view", ["workers", "queries", "tasks", "servers"])
+def test_once_without_an_account(view):
+    """If the streams cannot be read, there are no sums, no lookup of buckets, and the reason is the error."""
+    with NatsServer(jetstream=False) as server:
+        words = ("-s", server.url, "top", "--once", "--interval", "10ms", "--view", view)
+        for found in (run_jsm(*words), run_jsm(*words, "-j")):
+            assert (found.status, "start the server with -js" in found.err) == (5, True), found
+            assert "0 streams" not in found.out
+            assert (found.out != "") is (view in {"workers", "queries"}), found
+
+
+def test_once_whose_second_reading_fails():
+    """The sums of the first reading are not shown as the current ones."""
+    page = {"type": "io.nats.jetstream.api.v1.stream_list_response", "streams": []}
+    pages = [{**page, "total": 0, "offset": 0, "limit": 256}]
+    failed = {"error": {"code": 503, "err_code": 10008, "description": "unavailable"}}
+    with FakeJetStream(lambda *_: pages.pop() if pages else failed) as server:
+        words = ("top", "--once", "--interval", "10ms", "--view", "workers", "--timeout", "1s")
+        found = run_jsm("-s", server.url, *words)
+    assert (found.status, "no meta leader" in found.err) == (1, True), found
+    assert found.out == "No workers\n"
 
 
 @pytest.mark.matrix
@@ -582,6 +606,23 @@ def test_a_tab_shows_the_last_sample_with_its_age():
             await screen.until(lambda: not screen.table.note.display)
 
         run_top(nc, js, act, timeout=1.0)
+
+
+def test_tasks_without_a_list_of_streams():
+    """While the buckets of results are unknown, the tab shows the reason and not that there are no calls."""
+    deny = "permissions: { publish: { deny: '$JS.API.STREAM.LIST' } }"
+    config = f"authorization {{ users: [{{ user: a, password: a, {deny} }}] }}"
+
+    async def act(screen: Screen) -> None:
+        await screen.press("9")
+        note = await screen.until(lambda: str(screen.table.note.render()))
+        assert "STREAM.LIST" in note
+
+    with (
+        NatsServer(config=config) as server,
+        jetstream_sync.connect(server.url, user="a", password="a") as nc,
+    ):
+        run_top(nc, nc.jetstream(), act)
 
 
 ACCOUNTS = """

@@ -208,12 +208,15 @@ class BucketKind(Generic[_B]):
         @config_options(self.config)
         def add(settings: Settings, bucket: str, **options: Any) -> None:
             config = changed(self.config(bucket=bucket), take_fields(self.config, options))
-            verb = "was created"
             with settings.jetstream() as js:
-                # Without a reply, the creation tells why.
-                with contextlib.suppress(errors.NotFoundError, errors.RequestTimeoutError):
+                try:
                     self.open(js, bucket)
                     verb = "is unchanged"  # the server refuses another config
+                except errors.NotFoundError:
+                    verb = "was created"
+                except errors.RequestTimeoutError:
+                    # The creation tells why there was no reply.
+                    verb = "was created or is unchanged"
                 status = Step(action=CREATE, declared=Declared(config=config)).run(js).status()
             self.show(settings, status, verb)
 

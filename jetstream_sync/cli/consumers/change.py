@@ -164,9 +164,12 @@ def add(
             ask.interactive = False
         _ask_for_rest(ask, fields)
         config = changed(base, {**fields, **name})
-        # Without a reply, the creation tells why.
-        with suppress(errors.RequestTimeoutError):
+        try:
             check_against_stream(settings, config, find_stream(js, stream).cached_info.config)
+        except errors.RequestTimeoutError:
+            if output is not None:
+                raise
+            # The creation tells why there was no reply.
         if output is not None:
             write_config(settings, config, output)
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ... import JetStreamMsg, StoredMsg, errors
 from ...durations import time_from_ns, time_to_text
 from ...subjects import ACK_PREFIX, metadata_of
-from ..shared.env import Environment, readable, visible
+from ..shared.env import STANDARD_OUTPUT, Environment, named, readable, visible
 from ..shared.output import emit_line, to_json
 from ..shared.settings import Settings
 from ..shared.status import CommandError
@@ -119,7 +119,8 @@ def write_bytes(env: Environment, data: bytes) -> None:
     if raw is None:
         env.stdout.write(data.decode("utf-8", "backslashreplace"))
     else:
-        raw.write(data)
+        with named(STANDARD_OUTPUT):
+            raw.write(data)
     env.stdout.flush()
 
 

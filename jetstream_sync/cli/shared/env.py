@@ -119,23 +119,23 @@ class _Input(io.FileIO):
     """Standard input, which is named in the error of a read."""
 
     def readinto(self, buffer: Any, /) -> int | None:
-        with _named(_STANDARD_INPUT):
+        with named(_STANDARD_INPUT):
             return super().readinto(buffer)
 
 
-# They are text streams above a file without Python code: a Ctrl-C in a write of Python would leave in the buffer what
-# was written, to be written again.
+# They are text streams above a file without Python code. If Ctrl-C interrupted a write method in Python, the buffer
+# would keep bytes that were written, and write them again.
 
 
 class _Output(io.TextIOWrapper):
     """Standard output, which is named in the error of a write."""
 
     def write(self, text: str, /) -> int:
-        with _named(STANDARD_OUTPUT):
+        with named(STANDARD_OUTPUT):
             return super().write(text)
 
     def flush(self) -> None:
-        with _named(STANDARD_OUTPUT):
+        with named(STANDARD_OUTPUT):
             super().flush()
 
 
@@ -153,7 +153,8 @@ class _Diagnostics(io.TextIOWrapper):
 
 
 @contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
+def named(name: str) -> Iterator[None]:
+    """Name the stream in the error of a read or write."""
     try:
         yield
     except OSError as error:

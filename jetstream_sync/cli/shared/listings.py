@@ -35,6 +35,10 @@ S = TypeVar("S")
 _PARALLEL: Final = 64
 #: The longest single wait for them, in seconds.
 _SLICE_S: Final = 0.5
+#: The shortest time for the reply to one of them, in seconds.
+_MIN_WAIT_S: Final = 0.05
+#: Why an item is missing that was perhaps not asked for.
+_NOT_IN_TIME: Final = "no reply in time"
 #: The number of names in an error.
 _MAX_NAMED: Final = 5
 #: The errors of a request for one of several streams; the others may answer.
@@ -154,7 +158,7 @@ class Lister:
         limit: float | None = None,
     ) -> Listed[T]:
         """
-        Return the items of a listing of the client; without it in time, the info of each name.
+        Return the items of a listing. If the listing does not arrive in time, ask for each item by its name.
 
         `document`: the JSON of a name. `limit`: the time for all of it, in seconds; by default the timeout.
         """
@@ -168,9 +172,11 @@ class Lister:
         except errors.RequestTimeoutError:
             # The meta leader has the names, and answers at once if there is one.
             known = names(within())
-        js = within()
+        # Each request of a thread may wait for a silent server.
+        limit = max((deadline.left() or 0.0) / (len(known) // _PARALLEL + 2), _MIN_WAIT_S)
+        js = self.settings.jetstream_on(self.nc, timeout=limit)
 
-        def missing(name: str, reason: str = "its servers did not reply") -> Missing:
+        def missing(name: str, reason: str = _NOT_IN_TIME) -> Missing:
             return Missing(f"{prefix}{name}", document(name), "unreachable", reason)
 
         def found(name: str) -> T | Missing | None:
@@ -179,7 +185,7 @@ class Lister:
             except (errors.NotFoundError, errors.InvalidNameError):
                 return None  # deleted meanwhile, or a name that this client rejects
             except errors.RequestTimeoutError:
-                return missing(name)
+                return missing(name, "its servers did not reply")
             except UNANSWERED as error:
                 return missing(name, one_line(error))
 
@@ -229,13 +235,16 @@ class Lister:
 
     def consumers_of(self, streams: Listed[StreamInfo]) -> Listed[ConsumerInfo]:
         """Return the consumers of these streams, with one request for each stream that has any, in half of the timeout."""
-        busy = [info.config.name for info in streams.found if info.state.consumer_count]
-        lost = [item.name for item in streams.missing]
-        parts = [
-            *in_parallel(self._reached, busy, self.half, _unknown),
-            # Their servers would not answer; the meta leader has the names.
-            *in_parallel(self._named, lost, self.half, _unknown),
-        ]
+        # Servers of missing streams would not answer; the meta leader has the names.
+        jobs = [(self._named, item.name) for item in streams.missing]
+        busy = (info.config.name for info in streams.found if info.state.consumer_count)
+        jobs += [(self._reached, name) for name in busy]
+        parts = in_parallel(
+            lambda job: job[0](job[1]),
+            jobs,
+            self.half,
+            lambda job: _unknown(job[1], _NOT_IN_TIME),
+        )
         return Listed(
             "consumer",
             [info for part in parts for info in part.found],

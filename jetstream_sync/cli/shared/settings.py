@@ -30,7 +30,14 @@ from ...contexts import (
 from ...exit_status import ExitStatus
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
-from .status import CommandError, file_errors, one_line, with_meta_leader, without_meta_leader
+from .status import (
+    CommandError,
+    file_errors,
+    may_lack_meta_leader,
+    one_line,
+    with_meta_leader,
+    without_meta_leader,
+)
 from .values import TIMEOUT, Decorator, option
 
 if TYPE_CHECKING:
@@ -238,8 +245,7 @@ class Settings:
 
     def _explained(self, connection: Connection, error: errors.Error) -> Exception:
         """Return the error of a request without a reply; the meta leader alone knows what does not exist."""
-        unanswered = (errors.RequestTimeoutError, errors.NoLeaderError)
-        if not isinstance(error, unanswered) and not isinstance(error.__cause__, unanswered):
+        if not may_lack_meta_leader(error):
             return error
         js = self.jetstream_on(connection, timeout=min(self.timeout, _META_WAIT_S))
         try:
@@ -263,7 +269,7 @@ class Settings:
             return connection.jetstream(
                 domain=login.values.get("domain"),
                 prefix=login.values.get("api_prefix"),
-                timeout=timeout or self.timeout,
+                timeout=self.timeout if timeout is None else timeout,
             )
         except errors.InvalidOptionError as error:
             raise login.named(error) from error

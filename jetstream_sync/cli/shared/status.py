@@ -121,7 +121,7 @@ _OF_SERVER: Final = r"\$JS\.|\$SYS\.|\$SRV\.|(?:\S+\.)?API\."
 #: the servers of a stream or a consumer are down.
 _OUTAGES: Final[dict[int, tuple[str, str]]] = {
     errors.ErrorCode.CLUSTER_NOT_AVAILABLE: (
-        "JetStream has no meta leader: nothing was created or changed",
+        "JetStream has no meta leader, so this request changed nothing",
         _SEE_HEALTH,
     ),
     errors.ErrorCode.STREAM_OFFLINE: (
@@ -187,18 +187,26 @@ def _asked_for(subject: str) -> tuple[str, str]:
     return what, request or ""
 
 
+def may_lack_meta_leader(error: errors.Error) -> bool:
+    """Return whether a request may be without a reply because there is no meta leader."""
+    unanswered = (errors.RequestTimeoutError, errors.NoLeaderError)
+    reason = error if isinstance(error, unanswered) else error.__cause__
+    if not isinstance(reason, errors.RequestTimeoutError):
+        return isinstance(reason, errors.NoLeaderError)
+    what, request = _asked_for(reason.subject)
+    # The other requests have a text that says enough.
+    explained = reason is not error or (bool(what) and request not in _CHANGES)
+    return explained and not reason.outage
+
+
 def without_meta_leader(error: errors.Error) -> Exception:
     """Return the error of a request without a reply, as there is no meta leader."""
     if isinstance(error, errors.NoLeaderError):
         return error
     text = f"{one_line(error)}: JetStream has no meta leader"
     if isinstance(error, errors.RequestTimeoutError):
-        what, request = _asked_for(error.subject)
-        if not what or request in _CHANGES:
-            return error
-        text = (
-            f"{what} does not answer, and without a meta leader it is not known whether it exists"
-        )
+        what, _ = _asked_for(error.subject)
+        text = f"{what} does not answer, and neither does a meta leader: it is not known whether it exists"
     return CommandError(text, exit_status(error), hint=_SEE_HEALTH)
 
 

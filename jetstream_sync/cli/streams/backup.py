@@ -68,7 +68,7 @@ class Backup:
 
     directory: Path
     info: SnapshotInfo
-    #: The version of the server that made it; empty: not known.
+    #: The version of the server that the backup was made through; empty: not known.
     version: str
     #: The size of the data file in bytes, and its checksum.
     size: int

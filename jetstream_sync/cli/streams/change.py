@@ -117,10 +117,10 @@ def _create(
     except errors.StreamNotFoundError:
         return js.create_stream(config), created
     except errors.RequestTimeoutError:
-        # The servers of a stream are silent, or there is none and no meta leader, which the creation tells.
+        # The stream's servers do not reply, or there is no such stream and no meta leader. The creation tells which.
         if if_not_exists or update:
             raise
-        return js.create_stream(config), created
+        return js.create_stream(config), f"{created} or is unchanged"
     if if_not_exists:
         return found, "exists"
     if update:

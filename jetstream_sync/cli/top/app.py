@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -135,7 +135,8 @@ class ViewTable(DataTable[Text]):
         """
         Show the rows that contain a text, and the reason why there are none or old ones, of `age` seconds.
 
-        A cursor that was moved keeps its row; at the top it stays there, where what does not answer is.
+        If the user moved the cursor, it stays on its row. Otherwise it stays at the top, where unreachable items are
+        listed.
         """
         selected = self.selected if self.cursor_row else None
         before = [row.key for row in self.shown]
@@ -226,24 +227,22 @@ class ViewTabs(TabbedContent):
 # --- details ------------------------------------------------------------------------------------
 
 
-def _details(settings: Settings, row: Row, view: View) -> Iterator[Block]:
-    """Yield everything that is known of a row without a request."""
+_MISSING: Final = (Field("Name", "name"), Field("State", "state"), Field("Reason", "reason"))
+
+
+def _details(settings: Settings, row: Row, view: View) -> Iterable[Block]:
+    """Return everything that is known of a row without a request."""
     if row.is_missing:
-        yield Block(
-            "",
-            (Field("Name", "name"), Field("State", "state"), Field("Reason", "reason")),
-            row.record,
-        )
-    elif view is STREAMS or view is BUCKETS:
-        yield from stream_blocks(settings, row.record)
-    elif view is CONSUMERS:
-        yield from consumer_blocks(settings, row.record)
-    elif view is WORKERS:
-        yield from _worker_blocks(row, view)
-    elif view is TASKS:
-        yield from call_blocks(row.fields)
-    else:
-        yield Block("", view.columns, row.fields)
+        return [Block("", _MISSING, row.record)]
+    if view is STREAMS or view is BUCKETS:
+        return stream_blocks(settings, row.record)
+    if view is CONSUMERS:
+        return consumer_blocks(settings, row.record)
+    if view is WORKERS:
+        return _worker_blocks(row, view)
+    if view is TASKS:
+        return call_blocks(row.fields)
+    return [Block("", view.columns, row.fields)]
 
 
 def _worker_blocks(row: Row, view: View) -> Iterator[Block]:

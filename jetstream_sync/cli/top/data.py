@@ -17,12 +17,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
 from ...client.threads import Signal, spawn
-from ...errors import Error, JetStreamNotEnabledError, TimeoutError
+from ...errors import Error, JetStreamNotEnabledError
 from ...net.clock import monotonic
 from ...subjects import KV_PREFIX, OBJECT_PREFIX
 from ...workers import DeadLetters
@@ -335,7 +336,7 @@ class Frame:
 #: The views that every refresh reads, for their rates and graphs.
 _CORE: Final = (STREAMS.name, CONSUMERS.name)
 #: The views that are made from what it reads.
-_OF_ACCOUNT: Final = (*_CORE, BUCKETS.name, SERVERS.name)
+_OF_ACCOUNT: Final = (*_CORE, BUCKETS.name, SERVERS.name, TASKS.name)
 
 
 class Collector:
@@ -351,13 +352,11 @@ class Collector:
         self._progress, self._mask = options.progress, options.mask
         self._history = History()
         self._frame = Frame()
-        self._snapshot: AccountSnapshot | None = None
         #: The views that are read when they are shown.
         self._sources: dict[str, Callable[[], list[Row]]] = {
             WORKERS.name: self._workers,
             DEAD_LETTERS.name: self._dead_letters,
             QUERIES.name: self._queries,
-            TASKS.name: self._tasks,
         }
 
     def collect(self, view: str) -> Frame:
@@ -367,14 +366,15 @@ class Collector:
         new: dict[str, Sequence[Row]] = {}
         sources = dict(self._sources)
         try:
-            snapshot = self._snapshot = AccountSnapshot.take(self._lists)
+            snapshot = AccountSnapshot.take(self._lists)
         except Error as error:
             self.has_waited = True
             failed |= dict.fromkeys(_OF_ACCOUNT, error)
-            sources[SERVERS.name] = self._answering_servers
+            sources[SERVERS.name] = partial(self._answering_servers, error)
         else:
             self.has_waited = bool(snapshot.streams.missing or snapshot.consumers.missing)
             found = self._history.add(snapshot)
+            sources[TASKS.name] = partial(self._tasks, snapshot)
             new |= {
                 **found.rows,
                 BUCKETS.name: _buckets(snapshot),
@@ -437,10 +437,10 @@ class Collector:
                     rows.append(Row(key=key, fields=fields, history=history, record=entry))
         return rows
 
-    def _tasks(self) -> list[Row]:
+    def _tasks(self, snapshot: AccountSnapshot) -> list[Row]:
         buckets = [
             info.config.name.removeprefix(KV_PREFIX)
-            for info in (self._snapshot.streams.found if self._snapshot is not None else ())
+            for info in snapshot.streams.found
             if RESULTS_MARK in (info.config.metadata or {})
         ]
         return [
@@ -449,14 +449,14 @@ class Collector:
             for call in stored_calls(self._js, bucket, _READ_S, mask=self._mask, newest=_MAX_CALLS)
         ]
 
-    def _answering_servers(self) -> list[Row]:
-        """Return the servers that answer a user of the system account, and those that they know."""
+    def _answering_servers(self, error: Error) -> list[Row]:
+        """Return the servers that answer a user of the system account, and those that they know; or raise the error."""
         try:
             found = all_replies(self._lists.settings, self._nc, f"{PING}.JSZ", {})
         except CommandError:
             found = []  # it is another user
         if not found:
-            raise self._frame.errors.get(SERVERS.name) or TimeoutError("no server answered")
+            raise error
         group = MetaGroup.of(found)
         servers = {
             **dict.fromkeys(map(server_name, found), False),

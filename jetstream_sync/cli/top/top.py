@@ -133,13 +133,16 @@ def _once(settings: Settings, options: TopOptions) -> None:
 
     def human() -> None:
         out = settings.env.stdout
-        out.write(f"{frame.totals()}\n")
+        if frame.seconds:  # both snapshots have arrived
+            out.write(f"{frame.totals()}\n\n")
         for view in views:
-            out.write("\n")
+            out.write("" if view is views[0] else "\n")
             title = f"{view.title} ({len(rows[view.name]):,})"
             write_rows(settings, rows[view.name], view.columns, title=title, none=view.none)
 
     emit(settings, {"seconds": frame.seconds, **rows}, human)
+    if frame.failure is not None:
+        raise frame.failure
     missing = sum(row.is_missing for found in frame.rows.values() for row in found)
     if missing:
         text = f"the tables are incomplete: {counted(missing, 'row')} unreachable"

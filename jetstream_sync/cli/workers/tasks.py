@@ -50,6 +50,7 @@ def _call(bucket: str, entry: KeyValueEntry, *, mask: bool = False) -> StoredCal
     except NoCallError:
         return None
     document = {"bucket": bucket, "changed": entry.created.isoformat(), **codec.encode(record)}
+    document.pop("flow", None)  # it has the arguments of other calls
     if mask:
         document |= dict.fromkeys(("args", "kwargs", "return_value"), _MASK)
     return StoredCall(entry.created, record.id, document)
@@ -246,19 +247,27 @@ def show(settings: Settings, *, call: str, bucket: Sequence[str], mask: bool) ->
     with settings.connection() as nc:
         js, flows = settings.jetstream_on(nc), _StoredFlows(nc)
         for item in _buckets(js, bucket):
-            found = _read(js, item, call, mask)
-            with suppress(errors.KeyNotFoundError, NoCallError):
-                tree = flows.tree(flows.states(item), call)
-                document: dict[str, Any] = {"bucket": item, "id": call, "task": tree.task}
-                if found is not None:
-                    document = found.document
-                if tree.before or tree.parts:
-                    document["flow"] = list(_lines(tree))
-                elif found is None:
-                    continue
+            document = _document(js, flows, item, call, mask=mask)
+            if document is not None:
                 show_blocks(settings, document, *call_blocks(document))
                 return
     raise CommandError(f"no call {visible(call)!r} is stored", ExitStatus.NOT_FOUND)
+
+
+def _document(
+    js: JetStream, flows: Flows, bucket: str, call: str, *, mask: bool
+) -> dict[str, Any] | None:
+    """Return a call with its flow; ``None``: the bucket has neither."""
+    found = _read(js, bucket, call, mask)
+    document = None if found is None else found.document
+    try:
+        tree = flows.tree(flows.states(bucket), call)
+    except (errors.KeyNotFoundError, NoCallError):
+        return document
+    if tree.before or tree.parts:
+        document = document or {"bucket": bucket, "id": call, "task": tree.task}
+        document["flow"] = list(_lines(tree))
+    return document
 
 
 class _StoredFlows(Flows):

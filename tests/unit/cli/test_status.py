@@ -23,7 +23,7 @@ OUTAGE = "see 'jsm stream ls' and 'jsm server report health'"
     [
         (
             errors.APIError(503, 10008, "JetStream system temporarily unavailable"),
-            "JetStream has no meta leader: nothing was created or changed",
+            "JetStream has no meta leader, so this request changed nothing",
             "see 'jsm server report health'",
         ),
         (
