@@ -239,12 +239,11 @@ class Lister:
         jobs = [(self._named, item.name) for item in streams.missing]
         busy = (info.config.name for info in streams.found if info.state.consumer_count)
         jobs += [(self._reached, name) for name in busy]
-        parts = in_parallel(
-            lambda job: job[0](job[1]),
-            jobs,
-            self.half,
-            lambda job: _unknown(job[1], _NOT_IN_TIME),
-        )
+
+        def late(job: tuple[object, str]) -> Listed[ConsumerInfo]:
+            return _unknown(job[1], _NOT_IN_TIME)
+
+        parts = in_parallel(lambda job: job[0](job[1]), jobs, self.half, late)
         return Listed(
             "consumer",
             [info for part in parts for info in part.found],

@@ -30,14 +30,7 @@ from ...contexts import (
 from ...exit_status import ExitStatus
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
-from .status import (
-    CommandError,
-    file_errors,
-    may_lack_meta_leader,
-    one_line,
-    with_meta_leader,
-    without_meta_leader,
-)
+from .status import CommandError, explained, file_errors, may_lack_meta_leader, one_line
 from .values import TIMEOUT, Decorator, option
 
 if TYPE_CHECKING:
@@ -251,10 +244,10 @@ class Settings:
         try:
             js.stream_names()
         except (errors.TimeoutError, errors.ServiceUnavailableError):
-            return without_meta_leader(error)
+            return explained(error, led=False)
         except errors.Error:
             return error
-        return with_meta_leader(error)
+        return explained(error, led=True)
 
     @contextlib.contextmanager
     def jetstream(self, **options: Any) -> Iterator[JetStream]:

@@ -199,23 +199,18 @@ def may_lack_meta_leader(error: errors.Error) -> bool:
     return explained and not reason.outage
 
 
-def without_meta_leader(error: errors.Error) -> Exception:
-    """Return the error of a request without a reply, as there is no meta leader."""
-    if isinstance(error, errors.NoLeaderError):
+def explained(error: errors.Error, *, led: bool) -> Exception:
+    """Return the error of a request without a reply, given whether a meta leader answers."""
+    cause, text = None, f"{one_line(error)}: JetStream has no meta leader"
+    if isinstance(error, errors.NoLeaderError) is not led:
         return error
-    text = f"{one_line(error)}: JetStream has no meta leader"
-    if isinstance(error, errors.RequestTimeoutError):
+    if isinstance(error, errors.NoLeaderError):
+        cause = error
+        text = "the stream or the consumer has no leader: a majority of its servers is needed"
+    elif isinstance(error, errors.RequestTimeoutError):
         what, _ = _asked_for(error.subject)
         text = f"{what} does not answer, and neither does a meta leader: it is not known whether it exists"
-    return CommandError(text, exit_status(error), hint=_SEE_HEALTH)
-
-
-def with_meta_leader(error: errors.Error) -> Exception:
-    """Return the error of a request without a reply; there is a meta leader."""
-    if not isinstance(error, errors.NoLeaderError):
-        return error
-    text = "the stream or the consumer has no leader: a majority of its servers is needed"
-    return CommandError(text, exit_status(error), hint=_SEE_HEALTH, cause=error)
+    return CommandError(text, exit_status(error), hint=_SEE_HEALTH, cause=cause)
 
 
 def _silence(error: errors.RequestTimeoutError) -> tuple[str, str]:
