@@ -184,7 +184,7 @@ class Outcomes:
         # The messages that failed here.
         self._failed = Returned()
         #: The messages that do not fit, with the time since when, in nanoseconds; a queue and its tasks share them.
-        self.unfit = Returned()
+        self.unfit: Returned = Returned()
 
     def happened_here(self, delivery: LeasedMessage) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
