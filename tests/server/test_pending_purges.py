@@ -13,13 +13,15 @@ from jetstream_sync import JetStream, PullConsumer, Stream, errors
 WAIT_S = 1.0
 
 
-def fill(js: JetStream, name: str, **config: Any) -> tuple[Stream, PullConsumer, dict[str, Any]]:
+def fill(
+    js: JetStream, name: str, ack_wait: float = WAIT_S, **config: Any
+) -> tuple[Stream, PullConsumer, dict[str, Any]]:
     """Create a stream with ten messages, and a consumer that has received all of them."""
     stream = js.create_stream(
         name=name, subjects=[f"{name}.>"], allow_rollup_hdrs=True, storage="memory", **config
     )
     consumer = stream.create_consumer(
-        durable_name="C", filter_subject=f"{name}.>", ack_wait=WAIT_S, max_deliver=-1
+        durable_name="C", filter_subject=f"{name}.>", ack_wait=ack_wait, max_deliver=-1
     )
     for number in range(10):
         js.publish(f"{name}.{number}", b"")
@@ -163,7 +165,8 @@ def test_jsm_asks_before_it_purges_pending_messages(js, stream_name, jsm: Jsm):
 
 def test_jsm_server_check_reports_stranded_messages(js, stream_name, jsm: Jsm):
     """``jsm server check consumer`` is critical, and names the remedy."""
-    stream, _, pending = fill(js, stream_name, retention="workqueue")
+    # The messages stay pending: the server drops none that is to be delivered again.
+    stream, _, pending = fill(js, stream_name, ack_wait=60, retention="workqueue")
     check = ("server", "check", "consumer", "--stream", stream_name, "--consumer", "C")
     jsm(*check).ok()
     stream.purge(f"{stream_name}.7", force=True)
