@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -194,6 +196,39 @@ def test_a_call_of_the_outbox_can_be_cancelled(worker, database, js):
     assert call.status == "READY"
     assert call.cancel()
     assert (call.status, js.get_stream("TASKS").info().state.messages) == ("CANCELLED", 0)
+
+
+@pytest.mark.parametrize("results", [None, "R"])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_the_message_of_a_call_in_the_outbox(worker, database, js, results, is_later):
+    """It is the message that the stream gets without an outbox."""
+    from django.db import transaction
+
+    @worker.task(name="note", results=results, outbox=database)
+    def note(text: str) -> None: ...
+
+    note.prepare()
+    at = datetime(2100, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    with transaction.atomic(using=database):
+        note.apply_async(("x",), task_id="x", eta=at if is_later else None, expires=at)
+    relay().publish_batch(database)
+    [msg] = js.get_stream("TASKS").get_last_msgs(">")
+    headers = {key: text for key, text in (msg.headers or {}).items() if key != "Nats-Rollup"}
+    target, subject = "tasks.calls.default.note.x", "tasks.calls.default.note.x"
+    wanted = {"Nats-Msg-Id": target}
+    if is_later:
+        subject = f"{target}.later"
+        headers["Nats-Schedule"] = headers["Nats-Schedule"].replace("Z", "+00:00")
+        wanted |= {"Nats-Schedule": f"@at {at.isoformat()}", "Nats-Schedule-Target": target}
+    assert (msg.subject, headers) == (subject, wanted)
+    payload = json.loads(msg.data)
+    if results is None:
+        assert payload == {"args": ["x"], "kwargs": {}, "expires": at.timestamp()}
+    else:
+        assert payload.get("eta") == (at.isoformat() if is_later else None)
+        assert (payload["id"], payload["task"], payload["status"]) == ("x", "note", "READY")
+        assert (payload["args"], payload["expires"]) == (["x"], at.timestamp())
+        assert "KV_R" not in js.stream_names()  # a worker creates the record
 
 
 def relay() -> Any:

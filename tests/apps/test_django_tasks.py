@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -292,6 +293,37 @@ def test_run_after_needs_a_server_with_schedules(nats_server):
     if nats_server.version.startswith(("2.10.", "2.11.")):
         with pytest.raises(ServerTooOldError):
             add.using(run_after=timezone.now() + timedelta(seconds=1)).enqueue(1)
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize("is_later", [False, True])
+def test_the_message_of_a_task(js, is_later):
+    """It is the record of the result, with the queue and the time of the task."""
+    from fixtures.django_tasks import add
+
+    at = datetime(2100, 1, 2, 3, 4, 5, tzinfo=timezone.utc) if is_later else None
+    result = add.using(run_after=at).enqueue(1, 2)
+    [msg] = js.get_stream("TASKS").get_last_msgs(">")
+    target = f"tasks.project.default.django-default.{result.id}"
+    headers = msg.headers or {}
+    assert msg.subject == (target if at is None else f"{target}.later")
+    assert headers["Nats-Msg-Id"] == target
+    assert headers.get("Nats-Schedule-Target") == (None if at is None else target)
+    payload = json.loads(msg.data)
+    assert payload == json.loads(js.key_value("TASK_RESULTS").get(result.id).value)
+    assert datetime.fromisoformat(payload.pop("enqueued_at")) == result.enqueued_at
+    assert payload == {
+        "id": result.id,
+        "task": "fixtures.django_tasks.add",
+        "status": "READY",
+        "args": [1, 2],
+        "kwargs": {},
+        "errors": [],
+        "worker_ids": [],
+        "queue": "default",
+        "run_after": None if at is None else at.isoformat(),
+        **dict.fromkeys(("return_value", "started_at", "finished_at", "last_attempted_at")),
+    }
 
 
 @pytest.mark.server(">=2.12")
