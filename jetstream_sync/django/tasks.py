@@ -10,8 +10,6 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any, Final
 
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
@@ -24,6 +22,7 @@ from ..workers.calls import (
     URGENT,
     CallQueue,
     CallStates,
+    NewCall,
     TaskState,
     call_id,
     encoded_value,
@@ -35,6 +34,7 @@ from ..workers.flows import MEMBERS, Call
 from ..workers.options import own_names
 from ..workers.work import WorkOptions
 from .publishing import connection
+from .workers import add_handlers, default_worker, discover
 
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
@@ -56,13 +56,8 @@ _STATUSES: Final[dict[str, str]] = {CallStatus.CANCELLED: "FAILED", CallStatus.E
 _TIMES: Final = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
 
 
-def _of_workers(name: str) -> Any:
-    """Call a function of the module `workers`, which imports this one."""
-    return import_string(f"jetstream_sync.django.workers.{name}")()
-
-
 def _create(nc: Any, resources: Any) -> None:
-    _of_workers("default_worker").queues.create(nc, resources)
+    default_worker().queues.create(nc, resources)
 
 
 class JetStreamBackend(BaseTaskBackend):
@@ -108,9 +103,9 @@ class JetStreamBackend(BaseTaskBackend):
             check_token("QUEUES", queue)
 
     def _queue_of(self, name: str) -> CallQueue:
-        _of_workers("discover")  # the project may define the queue
+        discover()  # the project may define the queue
         name = name if self.queues else "default"
-        found: CallQueue = _of_workers("default_worker").queues.find(name, self._queue_options)
+        found: CallQueue = default_worker().queues.find(name, self._queue_options)
         return found
 
     # --- enqueueing ---------------------------------------------------------------------------
@@ -135,8 +130,10 @@ class JetStreamBackend(BaseTaskBackend):
 
     def _send(self, record: CallRecord, run_after: Any = None) -> Any:
         queue = self._queue_of(record.extra["queue"])
-        queues = _of_workers("default_worker").queues
-        queues.send(queue, self._states, self._name, record, record.to_json(), run_after)
+        # Without results, too: the record names the task.
+        default_worker().queues.put(
+            NewCall(queue, self._name, self._states, record, run_after, whole=True)
+        )
         result = self._from_record(record)
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -302,17 +299,3 @@ def call(task: Any, /, *args: Any, **kwargs: Any) -> Call[Any]:
     """
     found: Call[Any] = task.get_backend().call(task, args, kwargs)
     return found
-
-
-def add_handlers(worker: Any) -> None:
-    """Add the handlers of all backends in the setting ``TASKS``, also of subclasses, to a worker."""
-    for alias, params in getattr(settings, "TASKS", {}).items():
-        path = params.get("BACKEND")
-        try:
-            kind = import_string(path)
-        except (ImportError, AttributeError) as error:
-            raise ImproperlyConfigured(
-                f"cannot import the backend {path!r} of TASKS: {error}"
-            ) from error
-        if isinstance(kind, type) and issubclass(kind, JetStreamBackend):
-            kind(alias, params).add_handlers(worker)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -28,11 +37,10 @@ from .config import Config
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..workers.call_records import (
-        CallRecord,
-    )
+    from ..workers.calls import NewCall
     from ..workers.metrics import GaugeSnapshot
     from ..workers.option_fields import HandlerFields, TaskFields, WorkerFields
+    from ..workers.tasks import CallSender
     from .outbox import OutboxRelay
 
 
@@ -76,27 +84,33 @@ if TYPE_CHECKING:
         def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class _TaskQueues(TaskQueues):
-    """Sends the calls of tasks, those with ``outbox`` by the outbox."""
+class _OutboxSender(NamedTuple):
+    """Puts calls into the outbox of a database."""
 
-    def deliver(self, task: Any, record: CallRecord, at: datetime | None) -> None:
-        """Send a call."""
-        if not task.outbox:
-            super().deliver(task, record, at)
-            return
+    using: str | None
+
+    def put(self, call: NewCall) -> None:
+        """Store the message of a call, in the current transaction."""
         from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
 
-        target = task.queue.of(record).subject_of(task.name, record.id)
-        data = task.payload(record)
-        using = None if task.outbox is True else task.outbox
-        with publishing(target, data, None, target) as headers:
+        message = call.message()
+        with publishing(message.address.now, message.data, None, message.msg_id) as headers:
             found = Headers(headers or {})
-        subject = target
-        if at is not None:
-            subject = f"{target}.later"
-            found["Nats-Schedule"] = f"@at {at.isoformat()}"
-            found["Nats-Schedule-Target"] = target
-        Outbox.publish(subject, data, found, msg_id=target, using=using)
+        found.update(message.schedule)
+        Outbox.publish(
+            message.subject, message.data, found, msg_id=message.msg_id, using=self.using
+        )
+
+
+class _TaskQueues(TaskQueues):
+    """Puts the calls of tasks with ``outbox`` into the outbox."""
+
+    def sender_of(self, task: Any) -> CallSender:
+        """Return where the calls of a task are put."""
+        outbox = task.outbox
+        if not outbox:
+            return super().sender_of(task)
+        return _OutboxSender(None if outbox is True else outbox)
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""
@@ -343,10 +357,23 @@ def default_worker() -> Worker:
 def discover() -> None:
     """Import the module ``workers`` of each app that has one, and add the handlers of tasks."""
     autodiscover_modules("workers")
-    if getattr(settings, "TASKS", None):
-        from .tasks import add_handlers  # noqa: PLC0415 - Django may have no tasks
+    add_handlers(default_worker())
 
-        add_handlers(default_worker())
+
+def add_handlers(worker: Any) -> None:
+    """Add the handlers of all backends in the setting ``TASKS``, also of subclasses, to a worker."""
+    for alias, params in getattr(settings, "TASKS", {}).items():
+        path = params.get("BACKEND")
+        try:
+            kind = import_string(path)
+        except (ImportError, AttributeError) as error:
+            raise ImproperlyConfigured(
+                f"cannot import the backend {path!r} of TASKS: {error}"
+            ) from error
+        # Not by its class, whose module imports this one, and needs Django with tasks.
+        if isinstance(kind, type) and callable(getattr(kind, "add_handlers", None)):
+            backend: Any = kind(alias, params)
+            backend.add_handlers(worker)
 
 
 def find_worker(path: str | None = None) -> Worker:

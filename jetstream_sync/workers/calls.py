@@ -3,11 +3,10 @@ Calls of tasks: their messages, and their states in a key-value bucket.
 
 Rules:
 
-1. The subject of a call is ``<subject>.<namespace>.<queue>.<task>.<id>``. The schedule of a later call has
-   the same one, and a token more, which no queue receives. The payload is a JSON object with ``args``,
-   ``kwargs`` and, if the call expires, ``expires``.
+1. The message of a call is made in `call_messages`.
 2. With a bucket, the record of a call is the value of the key ``<id>``, and the payload. It changes by
-   compare and set. `TRANSITIONS` has every change of the status; no other code decides on it.
+   compare and set; the first delivery knows the revision from the message, and does not read it. `TRANSITIONS` has
+   every change of the status; no other code decides on it.
 3. A call that has ended is not run again. A call becomes ``SUCCESSFUL`` after its middleware has ended, and
    before its message is acknowledged. It becomes ``FAILED`` before its dead letter is stored: a delivery
    that finds it ``FAILED`` stores the dead letter.
@@ -32,6 +31,14 @@ from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from ..converters import check_numbers, to_json
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
+from .call_messages import (
+    SCHEDULE_HEADER,
+    CallAddress,
+    CallMessage,
+    call_message,
+    parked_subject,
+    sent_revision,
+)
 from .call_records import DONE, CallEvent, CallRecord, CallStatus, FlowPlace, utc_now
 from .checks import check_option, check_token, is_number
 from .context import CallProgress, Context, RunState
@@ -62,8 +69,6 @@ URGENT: Final = "urgent"
 RESULTS_MARK: Final = "jetstream-worker-results"
 #: The end of the key of the progress of a call; no step has such a name.
 PROGRESS_KEY: Final = "=progress"
-#: The header of the messages of a schedule.
-SCHEDULE_HEADER: Final = "Worker-Schedule"
 #: What the record of a call needs besides its arguments and its return value, in bytes.
 _RECORD_MARGIN: Final = 512
 #: Time for reading whether a call has ended, in seconds, besides the timeout.
@@ -207,17 +212,17 @@ class CallQueue:
         """The subjects of the calls."""
         return f"{self.prefix}*.*"
 
-    def subject_of(self, task: str, call: str) -> str:
-        """Return the subject of a call."""
-        return f"{self.prefix}{task}.{call}"
+    def address(self, task: str, call: str) -> CallAddress:
+        """Return the subjects of a call."""
+        return CallAddress(f"{self.prefix}{task}.{call}")
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the config of the stream, as far as the server supports it."""
-        areas = (self._subject, f"schedules.{self.stream}", f"parked.{self.stream}")
+        schedules = (f"schedules.{self.stream}.>", parked_subject(self.stream))
         return [
             StreamConfig(
                 name=self.stream,
-                subjects=[f"{area}.>" for area in areas],
+                subjects=[f"{self._subject}.>", *schedules],
                 retention=RetentionPolicy.WORK_QUEUE,
                 allow_rollup_hdrs=True,
                 allow_direct=True,
@@ -252,19 +257,21 @@ class CallQueue:
         checked, js = self._checked
         return js if js is not None and checked is nc else nc.jetstream()
 
-    def send(
-        self, task: str, call: str, data: bytes, at: datetime | None = None, *, suffix: str = ""
-    ) -> bool:
-        """Store the message of a call, for ``at`` a time; return whether there was one with its id and suffix."""
-        target = self.subject_of(task, call)
-        msg_id = target + suffix
-        js = self._context()
-        if at is not None:
-            ack = js.schedule(f"{target}.later", data, target=target, at=at, msg_id=msg_id)
-            return ack.duplicate
-        with publishing(target, data, None, msg_id) as headers:
+    def store(self, message: CallMessage) -> bool:
+        """Store the message of a call; return whether there was one with its id."""
+        js, subject = self._context(), message.subject
+        if message.at is not None:
+            return js.schedule(
+                subject,
+                message.data,
+                target=message.address.now,
+                at=message.at,
+                headers=message.headers,
+                msg_id=message.msg_id,
+            ).duplicate
+        with publishing(subject, message.data, message.headers, message.msg_id) as headers:
             return js.publish(
-                target, data, headers=headers, msg_id=msg_id, stream=self.stream
+                subject, message.data, headers=headers, msg_id=message.msg_id, stream=self.stream
             ).duplicate
 
     def of(self, record: CallRecord) -> CallQueue:
@@ -280,8 +287,7 @@ class CallQueue:
             stream = self._context().get_stream(self.stream)
         except errors.StreamNotFoundError:
             return None
-        target = self.subject_of(task, call)
-        for subject in (target, f"{target}.later"):
+        for subject in self.address(task, call).both:
             with suppress(errors.MessageNotFoundError):
                 message = stream.get_msg(last_by_subject=subject, consistent=True)
                 try:
@@ -296,7 +302,7 @@ class CallQueue:
         try:
             stream = self._context().get_stream(self.stream)
             found = stream.get_msg(seq, consistent=True).subject
-            return found in [queue.subject_of(task, call) for queue in queues]
+            return found in [queue.address(task, call).now for queue in queues]
         except (errors.StreamNotFoundError, errors.MessageNotFoundError):
             return False
 
@@ -306,10 +312,10 @@ class CallQueue:
             stream = self._context().get_stream(self.stream)
         except errors.StreamNotFoundError:
             return False
-        target = self.subject_of(task, call)
         found = self.urgent is not None and self.urgent.withdraw(task, call)
-        found = delete_on_subject(stream, target) or found
-        return delete_on_subject(stream, f"{target}.later") or found
+        for subject in self.address(task, call).both:
+            found = delete_on_subject(stream, subject) or found
+        return found
 
 
 def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, owner: str) -> None:
@@ -320,6 +326,25 @@ def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, 
         "give the Worker another name"
     )
     check_option("name", consumer, found in {None, owner}, rule)
+
+
+class NewCall(NamedTuple):
+    """A call that is sent."""
+
+    queue: CallQueue
+    task: str
+    """The name of the task in its subject."""
+    states: CallStates | None
+    record: CallRecord
+    at: datetime | None = None
+    whole: bool = False
+    """Whether its message has its record also without ``states``."""
+
+    def message(self) -> CallMessage:
+        """Return its message."""
+        address = self.queue.of(self.record).address(self.task, self.record.id)
+        whole = self.whole or self.states is not None
+        return call_message(address, self.record, self.at, whole=whole)
 
 
 class CallStates:
@@ -402,14 +427,13 @@ class CallStates:
         """The largest record, in bytes."""
         return self._open()[1]
 
-    def add(self, record: CallRecord, data: bytes | None = None) -> bool:
-        """Store the record of a new call, encoded if that is given; return false if there is one with its id."""
+    def add(self, record: CallRecord, data: bytes | None = None) -> int:
+        """Store the record of a new call, encoded if that is given; return its revision, 0 if the id is in use."""
         encoded = record.to_json() if data is None else data
         try:
-            self._use(lambda bucket: bucket.create(record.id, encoded))
+            return self._use(lambda bucket: bucket.create(record.id, encoded))
         except errors.KeyExistsError:
-            return False
-        return True
+            return 0
 
     def remove(self, call: str) -> None:
         """Delete the record of a call that was not sent."""
@@ -475,11 +499,16 @@ class CallStates:
             return None
 
     def change(
-        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
+        self,
+        call: str,
+        sent: CallRecord | None,
+        change: Callable[[CallRecord], CallRecord],
+        revision: int = 0,
     ) -> tuple[CallRecord, int, int]:
         """
         Change the record of a call, and return it with its revision and its size in bytes.
 
+        With the revision of the record ``sent``, it is read only if it has another one by now.
         Raises `CallEndedError` and `NoCallError`.
         """
         found, size = sent, 0
@@ -495,9 +524,14 @@ class CallStates:
             return data
 
         with _key_of_call(call):
-            revision = self._use(lambda bucket: bucket.modify(call, changed))
+            stored = 0
+            if revision:
+                data = changed(None)
+                with suppress(errors.WrongLastSequenceError):
+                    stored = self._use(lambda bucket: bucket.update(call, data, revision))
+            stored = stored or self._use(lambda bucket: bucket.modify(call, changed))
         assert found is not None
-        return found, revision, size
+        return found, stored, size
 
     def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
         """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
@@ -590,7 +624,10 @@ class TaskState(RunState):
         sent = self._sent(context.message)
         try:
             found, revision, size = self._calls.change(
-                sent.id, sent, lambda found: self._begun(found, context)
+                sent.id,
+                sent,
+                lambda found: self._begun(found, context),
+                sent_revision(context.message),
             )
             context.value_limit = self._calls.max_value - size - _RECORD_MARGIN
         except CallEndedError as error:

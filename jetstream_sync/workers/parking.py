@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from .call_messages import SCHEDULER, CallAddress, is_parked_subject
+
 if TYPE_CHECKING:
     from .. import JetStreamMsg, StoredMsg
 
@@ -23,8 +25,6 @@ STORED_HEADER: Final = "Worker-Stored"
 SUBJECT_HEADER: Final = "Worker-Subject"
 #: The header with the time since when processes have given the message back that it does not fit.
 UNFIT_HEADER: Final = "Worker-Unfit-Since"
-#: The subject of the schedule, in a message that the server has published for it (ADR-51).
-_SCHEDULER_HEADER: Final = "Nats-Scheduler"
 #: A number of attempts, a time in nanoseconds, and the end of an id, after stream and consumer.
 _ATTEMPTS: Final = re.compile("[0-9]{1,9}")
 _TIME: Final = re.compile("[0-9]{19}")
@@ -64,6 +64,6 @@ def _header(msg: JetStreamMsg | StoredMsg, stream: str, name: str) -> str:
     headers = msg.headers
     if not headers or name not in headers or headers.get(SUBJECT_HEADER) != msg.subject:
         return ""
-    schedule = headers.get(_SCHEDULER_HEADER, "")
-    is_parked = schedule.startswith(f"parked.{stream}.") or schedule == f"{msg.subject}.later"
+    schedule = headers.get(SCHEDULER, "")
+    is_parked = is_parked_subject(schedule, stream) or schedule == CallAddress(msg.subject).later
     return headers.get(name, "") if is_parked else ""

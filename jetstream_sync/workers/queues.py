@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 from .. import StorageType, errors
 from ..exact import exact
 from .arguments import Arguments
-from .call_records import (
-    DONE,
-    FlowPlace,
-)
+from .call_messages import call_message
+from .call_records import DONE, FlowPlace
 from .calls import (
     URGENT,
     CallQueue,
     CallStates,
+    NewCall,
     SentCall,
     TaskState,
     call_id,
@@ -41,7 +40,7 @@ from .retries import Backoff
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .source import SOURCE_OPTIONS, Queue, Source, TickRule, task_of
-from .tasks import Task, TaskResult
+from .tasks import CallSender, Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
 from .work import TaskWork, Work, WorkOptions
 
@@ -95,7 +94,7 @@ class _UnknownCalls(RunState):
 
 
 class TaskQueues:
-    """The queues of a worker; also sends the calls of its tasks, as a `Sender`."""
+    """The queues of a worker; also puts the calls of its tasks into their streams, as a `CallSender`."""
 
     def __init__(
         self,
@@ -343,17 +342,18 @@ class TaskQueues:
 
     def start(self, task: Task[P, R], record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """Send a call, or run it at once; see `Worker.eager`."""
+        call = NewCall(task.queue, task.name, task.states, record, at)
         eager = self.eager()
         if eager is not None:
-            found: TaskResult[R] = eager.run(task, record)
-            return found
+            eager.put(call)
+            return TaskResult(task, record.id, None if task.states is None else eager.calls)
         if task.unique is not None:
             self.prepare(task.queue)
-            call = task.unique.claim(record)
-            if call != record.id:
-                return TaskResult(task, call, task.states)
+            known = task.unique.claim(record)
+            if known != record.id:
+                return TaskResult(task, known, task.states)
         try:
-            self.deliver(task, record, at)
+            self.sender_of(task).put(call)
         except _NOT_STORED:
             if task.unique is not None:
                 with suppress(errors.Error):
@@ -361,45 +361,41 @@ class TaskQueues:
             raise
         return TaskResult(task, record.id, task.states)
 
-    def deliver(self, task: Task[Any, Any], record: CallRecord, at: datetime | None) -> None:
-        """Send a call."""
-        data = task.payload(record)
-        self.send(task.queue, task.states, task.name, record, data, at)
+    def sender_of(self, task: Task[Any, Any]) -> CallSender:
+        """Return where the calls of a task are put."""
+        del task
+        return self
 
-    def send(
-        self,
-        queue: CallQueue,
-        states: CallStates | None,
-        task: str,
-        record: CallRecord,
-        data: bytes,
-        at: datetime | None,
-    ) -> CallRecord | None:
+    def put(self, call: NewCall) -> CallRecord | None:
         """Store a call, and its message in the stream, unless the bucket has its id: return its record then."""
-        call, target = record.id, queue.of(record)
-        self.prepare(target)
-        is_new = states is None or states.add(record, data)
-        if states is not None and not is_new:
-            record = states.read(call)
-            target = queue.of(record)
-            if not record.may_be_lost or queue.find(task, call) is not None:
-                return record
-            # The first sender was interrupted before the message was stored.
-            data = record.to_json()
-            at = None if record.eta is None else datetime.fromisoformat(record.eta)
+        states, message, is_new = call.states, call.message(), False
+        queue = call.queue.of(call.record)
+        self.prepare(queue)
+        if states is not None:
+            message = message._replace(revision=states.add(call.record, message.data))
+            is_new = message.revision > 0
+            if not is_new:
+                record = states.read(call.record.id)
+                if not record.may_be_lost or call.queue.find(call.task, record.id) is not None:
+                    return record
+                # The first sender was interrupted before the message was stored.
+                at = None if record.eta is None else datetime.fromisoformat(record.eta)
+                call = call._replace(record=record, at=at)
+                queue, message = call.queue.of(record), call.message()
         try:
             try:
-                known = target.send(task, call, data, at)
+                known = queue.store(message)
             except (errors.NoStreamResponseError, errors.StreamNotFoundError):
-                target.forget()
-                self.prepare(target)
-                known = target.send(task, call, data, at)
-            if known and states is not None and queue.find(task, call) is None:
+                queue.forget()
+                self.prepare(queue)
+                known = queue.store(message)
+            if known and states is not None and call.queue.find(call.task, call.record.id) is None:
                 # The stream remembers the id of a call that has ended, whose record has expired.
-                target.send(task, call, data, at, suffix=f"#{record.enqueued_at}")
+                end = f"#{call.record.enqueued_at}"
+                queue.store(message._replace(msg_id=message.msg_id + end))
         except _NOT_STORED:
             if states is not None and is_new:
-                states.remove(call)
+                states.remove(call.record.id)
             raise
         return None
 
@@ -458,7 +454,7 @@ class QueueFlows(Flows):
         place = record.flow
         assert place is not None
         states, queue = self.states(place.results), self._queue(place)
-        return self._queues.send(queue, states, place.handler, record, record.to_json(), None)
+        return self._queues.put(NewCall(queue, place.handler, states, record))
 
     def wake(self, record: CallRecord, key: str, at: float | None = None) -> None:
         """Send a message that begins a call again; it is needed once in the life of the call, but for a time."""
@@ -469,7 +465,9 @@ class QueueFlows(Flows):
         if at is not None:
             time = datetime.fromtimestamp(at, timezone.utc)
             suffix += f"#{uuid.uuid4().hex}"
-        queue.send(place.handler, record.id, record.to_json(), time, suffix=suffix)
+        address = queue.address(place.handler, record.id)
+        message = call_message(address, record, time, whole=True)
+        queue.store(message._replace(msg_id=message.msg_id + suffix))
 
     def has_message(self, record: CallRecord, seq: int) -> bool:
         """Return whether a message of a call is stored."""

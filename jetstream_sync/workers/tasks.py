@@ -28,7 +28,6 @@ from typing import (
 )
 
 from .. import errors
-from ..converters import to_json
 from ..exact import exact
 from ..options import check_returned
 from .arguments import Arguments
@@ -43,6 +42,7 @@ from .calls import (
     URGENT,
     CallQueue,
     CallStates,
+    NewCall,
     SentCall,
     encoded_value,
     has_expired,
@@ -71,8 +71,15 @@ _MAX_ID: Final = 200
 _ID: Final = frozenset(f"{string.ascii_letters}{string.digits}-_=/")
 
 
-class Sender(Protocol):
-    """How the calls of a task leave the process; see `Worker`."""
+class CallSender(Protocol):
+    """Where calls are put: into the stream, into an outbox, or into a run at once."""
+
+    def put(self, call: NewCall) -> CallRecord | None:
+        """Send a call, or run it at once; return the record of one with its id that was sent before."""
+
+
+class TaskOwner(Protocol):
+    """The queues of the worker of a task."""
 
     def prepare(self, queue: CallQueue) -> None:
         """Create the stream of a queue if it is missing."""
@@ -217,8 +224,8 @@ class TaskResult(Generic[R_co]):
                 if store.flows.cancel(store, self.id):  # it has not begun, and will not
                     return True
                 levels = (queue, queue.urgent) if queue.urgent is not None else (queue,)
-                subjects = [level.subject_of(name, self.id) for level in levels]
-                return terminate and any(end_call(queue.connection(), item) for item in subjects)
+                places = [level.address(name, self.id) for level in levels]
+                return terminate and any(end_call(queue.connection(), item.now) for item in places)
         if store is not None:
             store.flows.cancel(store, self.id)
             if not store.has_messages:
@@ -289,7 +296,7 @@ class Task(Generic[P, R]):
         name: str,
         queue: CallQueue,
         states: CallStates | None,
-        sender: Sender,
+        owner: TaskOwner,
     ) -> None:
         self.function = function
         #: The name, which is a token of the subject.
@@ -297,7 +304,7 @@ class Task(Generic[P, R]):
         self.queue = queue
         self.states = states
         self._arguments = Arguments(function)
-        self._sender = sender
+        self._owner = owner
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
@@ -372,7 +379,7 @@ class Task(Generic[P, R]):
             InvalidOptionError: the id is too long, or has other characters than those of a call.
 
         """
-        return TaskResult(self, _checked_id(task_id), self._sender.states_of(self))
+        return TaskResult(self, _checked_id(task_id), self._owner.states_of(self))
 
     def call(self, *args: Any, **kwargs: Any) -> Call[TaskResult[R]]:
         """
@@ -458,26 +465,13 @@ class Task(Generic[P, R]):
             ),
         )
 
-    def payload(self, record: CallRecord) -> bytes:
-        """
-        Return the payload of the message of a call.
-
-        :meta private:
-        """
-        if self.states is not None:
-            return record.to_json()
-        kept: dict[str, object] = {"args": record.args, "kwargs": record.kwargs}
-        if record.expires is not None:
-            kept["expires"] = record.expires
-        return to_json(kept)
-
     def prepare(self) -> None:
         """
         Create the stream if it is missing.
 
         :meta private:
         """
-        self._sender.prepare(self.queue)
+        self._owner.prepare(self.queue)
 
     def start(self, record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """
@@ -485,7 +479,7 @@ class Task(Generic[P, R]):
 
         :meta private:
         """
-        return self._sender.start(self, record, at)
+        return self._owner.start(self, record, at)
 
     # --- running --------------------------------------------------------------------------------
 

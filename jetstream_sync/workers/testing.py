@@ -17,11 +17,11 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
-from .call_records import (
-    CallRecord,
-)
+from .call_messages import payload_of
+from .call_records import CallRecord
 from .calls import (
     CallStates,
+    NewCall,
     TaskState,
 )
 from .checks import check_option
@@ -42,7 +42,7 @@ from .observer import Observer
 from .runtime.processing import Parts, Processor
 from .source import Source
 from .steps import MemorySteps, StepStore, Suspended
-from .tasks import Task, TaskResult
+from .tasks import Task
 from .work import Work
 
 if TYPE_CHECKING:
@@ -443,9 +443,9 @@ class MemoryCalls(CallStates):
         """The largest record, by the default of a server."""
         return 1024 * 1024
 
-    def add(self, record: CallRecord, data: bytes | None = None) -> bool:
-        """Store the record of a new call; return false if there is one with its id."""
-        return self._records.setdefault(record.id, record) is record
+    def add(self, record: CallRecord, data: bytes | None = None) -> int:
+        """Store the record of a new call; return 1, or 0 if the id is in use."""
+        return int(self._records.setdefault(record.id, record) is record)
 
     def read(self, call: str) -> CallRecord:
         """Return the current record."""
@@ -473,7 +473,11 @@ class MemoryCalls(CallStates):
         return record
 
     def change(
-        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
+        self,
+        call: str,
+        sent: CallRecord | None,
+        change: Callable[[CallRecord], CallRecord],
+        revision: int = 0,
     ) -> tuple[CallRecord, int, int]:
         """Change the record of a call, and return it, as if it had revision 0."""
         record = self._records.get(call, sent)
@@ -532,11 +536,17 @@ class EagerCalls:
 
     Args:
         new_client: returns a test client of the worker with states of calls.
+        tasks: the tasks by name.
 
     """
 
-    def __init__(self, new_client: Callable[[MemoryCalls], TestClient]) -> None:
+    def __init__(
+        self,
+        new_client: Callable[[MemoryCalls], TestClient],
+        tasks: Mapping[str, Task[..., Any]],
+    ) -> None:
         self._new_client = new_client
+        self._tasks = tasks
         #: Whether the error of a call that fails is raised by `Task.delay`; of a member, that of its callback is.
         self.raises: bool = True
         #: The states of the calls.
@@ -545,12 +555,12 @@ class EagerCalls:
         # The calls that follow from those that run; ``None``: none runs.
         self._following: deque[CallRecord] | None = None
 
-    def run(self, task: Task[P, R], record: CallRecord) -> TaskResult[R]:
-        """Run a call, and those that follow, until they have ended or wait, without delays; return it."""
-        known = not self.calls.add(record)
-        if not known:
-            self._run_all(record, task)
-        return TaskResult(task, record.id, None if task.states is None else self.calls)
+    def put(self, call: NewCall) -> CallRecord | None:
+        """Run a call, and those that follow, until they have ended or wait, without delays; once for an id."""
+        if not self.calls.add(call.record):
+            return self.calls.read(call.record.id)
+        self._run_all(call.record)
+        return None
 
     def _run_later(self, record: CallRecord) -> None:
         if self._following is None:
@@ -558,14 +568,14 @@ class EagerCalls:
         else:
             self._following.append(record)
 
-    def _run_all(self, record: CallRecord, task: Task[..., Any] | None = None) -> None:
+    def _run_all(self, record: CallRecord) -> None:
         """Run a call and those that follow; raise the first error."""
         before, self._following = self._following, deque([record])
         failure: BaseException | None = None
         try:
             while self._following:
                 following = self._following.popleft()
-                error = self._run(following, task if following is record else None)
+                error = self._run(following)
                 place = following.flow
                 if place is None or place.parent is None:
                     failure = failure or error
@@ -574,17 +584,16 @@ class EagerCalls:
         if failure is not None and self.raises:
             raise failure
 
-    def _run(self, record: CallRecord, task: Task[..., Any] | None) -> BaseException | None:
+    def _run(self, record: CallRecord) -> BaseException | None:
         """Run a call until it has ended or waits; return its last error."""
         place = record.flow
-        name = place.handler if task is None and place is not None else record.task
-        payload = record.to_json() if task is None else task.payload(record)
-        queue = "default" if task is None else task.queue.name
-        subject = f"tasks.eager.{queue}.{name}.{record.id}"
+        task = self._tasks[record.task if place is None else place.handler]
+        payload = payload_of(record, whole=task.states is not None)
+        subject = f"tasks.eager.{task.queue.name}.{task.name}.{record.id}"
         client, attempt, kind = self._new_client(self.calls), 0, "retry"
         while kind == "retry":
             attempt += 1
-            outcome = client.deliver(task or name, payload, subject=subject, attempt=attempt)
+            outcome = client.deliver(task, payload, subject=subject, attempt=attempt)
             kind = outcome.kind
         return outcome.error
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import JetStream, KeyValueEntry, errors
-from ..subjects import subject_matches
+from .call_messages import SCHEDULE_TARGET, CallAddress, is_parked_subject
 from .call_records import CallRecord, CallStatus
 from .calls import CallQueue
 from .dead_letters import DeadLetter, DeadLetters
@@ -38,7 +38,6 @@ _AGAIN_S: Final = 2.0
 _READINGS: Final = 10
 #: Number of digits of the time in nanoseconds that the id of a call of a schedule ends with.
 _TIME_DIGITS: Final = 19
-_TARGET: Final = "Nats-Schedule-Target"
 
 
 def verify_calls(
@@ -131,7 +130,7 @@ def _wrong(
     record: CallRecord, places: Sequence[_Place], messages: Counter[str], letters: Counter[str]
 ) -> list[str]:
     """Return what disagrees with the state of a call."""
-    subjects = [item.queue.of(record).subject_of(item.name, record.id) for item in places]
+    subjects = [item.queue.of(record).address(item.name, record.id).now for item in places]
     message_count = sum(messages[subject] for subject in subjects)
     letter_count = sum(letters[subject] for subject in subjects)
     ticks = {_tick_subject(subject) for subject in subjects}.difference(subjects)
@@ -218,14 +217,14 @@ def _messages(js: JetStream, stream: str) -> Counter[str]:
     with suppress(errors.StreamNotFoundError):
         source = js.get_stream(stream)
         for subject, count in (source.info(subjects_filter=">").state.subjects or {}).items():
-            if subject_matches("parked.>", subject):
+            if is_parked_subject(subject):
                 with suppress(errors.MessageNotFoundError):
                     stored = source.get_msg(last_by_subject=subject, consistent=True)
-                    counts["" if stored.headers is None else stored.headers.get(_TARGET, "")] += (
-                        count
-                    )
+                    counts[
+                        "" if stored.headers is None else stored.headers.get(SCHEDULE_TARGET, "")
+                    ] += count
             else:
-                counts[subject.removesuffix(".later")] += count
+                counts[CallAddress.of(subject).now] += count
     return counts
 
 

@@ -15,11 +15,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from .. import StreamConfig, connect, errors, shared_connection
-from ..converters import to_json
 from ..exact import exact, masked
 from ..exit_status import ExitStatus, exit_status
 from ..records import shows_fields
 from ..subjects import subject_matches
+from .call_messages import payload_of
 from .checks import check_count, check_option, check_plain, check_token, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
@@ -421,13 +421,13 @@ class Worker(DefinedWorker):
     ) -> None:
         task, name, args, kwargs = call
         record, _ = task.record(args, kwargs)
-        data = to_json({"args": record.args, "kwargs": record.kwargs})
+        data = payload_of(record, whole=False)
 
         def payload() -> bytes:
             return data
 
         payload.__module__ = unwrapped(task.function).__module__
-        subject = task.queue.subject_of(task.name, name)
+        subject = task.queue.address(task.name, name).now
         self._add_schedule(Schedule(function=payload, name=name, subject=subject, **times))
         self.queues.set_ticks(task, name, rule)
 
@@ -775,7 +775,7 @@ class Worker(DefinedWorker):
         """
         from .testing import EagerCalls, TestClient  # noqa: PLC0415 - for tests only
 
-        return EagerCalls(lambda calls: TestClient(self, calls))
+        return EagerCalls(lambda calls: TestClient(self, calls), self.queues.tasks)
 
     def test_client(self) -> TestClient:
         """Return a client that delivers messages to the handlers without a server, for tests."""

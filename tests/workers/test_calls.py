@@ -27,11 +27,13 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, TaskError, Worker
+from jetstream_sync.workers.call_messages import CallMessage
 from jetstream_sync.workers.call_records import (
     CallEvent,
 )
 from jetstream_sync.workers.calls import (
     CallStates,
+    NewCall,
 )
 from jetstream_sync.workers.logs import log
 
@@ -83,7 +85,8 @@ def test_a_deleted_bucket_of_results_is_created_again(worker, js):
         # Also the worker finds no bucket at the start of a run.
         call = bill.record((3,), {})[0]
         js.delete_stream("KV_R")
-        bill.queue.send("bill", call.id, bill.payload(call))
+        message = NewCall(bill.queue, "bill", bill.states, call).message()
+        bill.queue.store(message)
         wait_until(lambda: waiting(js) == 0, 20)
         assert bill.result_of(call.id).get(20 * SCALE) == 3
     assert runs == [1, 2, 3]
@@ -259,9 +262,9 @@ def test_a_later_call_is_not_sent_a_second_time(worker):
     bill.queue.withdraw("bill", "lost")
     for task_id in ("stored", "lost"):
         record = bill.states.read(task_id)
-        bill.queue.send = sent_at = Sent()  # the stream would drop the same id for two minutes
+        bill.queue.store = sent_at = Sent()  # the stream would drop the same id for two minutes
         bill.apply_async(task_id=task_id)
-        del bill.queue.send
+        del bill.queue.store
         assert sent_at.times == ([] if task_id == "stored" else [record.eta])
 
 
@@ -271,8 +274,9 @@ class Sent:
     def __init__(self) -> None:
         self.times: list[str] = []
 
-    def __call__(self, _task: str, _call: str, _data: bytes, at: object) -> None:
-        self.times.append(at.isoformat())
+    def __call__(self, message: CallMessage) -> None:
+        assert message.at is not None
+        self.times.append(message.at.isoformat())
 
 
 def test_a_call_without_a_record_is_ready_and_can_be_cancelled(worker, js):

@@ -21,6 +21,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.workers import Backoff, TaskArgumentsError, Worker
 from jetstream_sync.workers import unique as unique_module
+from jetstream_sync.workers.calls import NewCall
 from jetstream_sync.workers.unique import UNIQUE_STREAM
 
 
@@ -173,7 +174,7 @@ def test_an_other_sender_is_waited_for(worker, js):
     thread.start()
     time.sleep(0.5)
     assert not found
-    worker.queues.deliver(work, record, at)
+    worker.queues.put(NewCall(work.queue, work.name, work.states, record, at))
     thread.join(20)
     assert found == [record.id]
     assert js.get_stream("TASKS").info().state.messages == 1

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ...differences import differences
 from ...subjects import filter_fields, subject_matches, subjects_overlap
+from ..call_messages import CallAddress, parked_subject
 from ..calls import OWNER, check_owner
 from ..checks import check_option, short_digest
 from ..deliveries import MIN_WAIT_S, LeaseTimes
@@ -485,7 +486,7 @@ def unknown_calls(js: JetStream, sources: Sequence[Source]) -> list[str]:
         except errors.StreamNotFoundError:
             continue  # it has no calls
         for subject, count in (subjects or {}).items():
-            call = subject.removesuffix(".later")
+            call = CallAddress.of(subject).now
             if not subject_matches(f"{prefix}.*.*.*", call):
                 continue
             queue, task, _ = call.rsplit(".", 2)
@@ -546,7 +547,7 @@ def _can_park(stream: Stream, consumer: ConsumerConfig) -> bool:
     """Return whether messages of a consumer can wait in its stream."""
     name = consumer.durable_name or ""
     with suppress(errors.InvalidOptionError):
-        check_place(stream, f"parked.{stream.name}.{name}.1", [(name, consumer.filters)])
+        check_place(stream, parked_subject(stream.name, name, 1), [(name, consumer.filters)])
         return stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
     return False
 
@@ -558,4 +559,4 @@ def check_parking(js: JetStream, source: Source) -> None:
     retention = js.get_stream(stream).cached_info.config.retention
     rule = f"stream {stream} must be a work queue: messages wait in it"
     check_option("retention", str(retention), retention == RetentionPolicy.WORK_QUEUE, rule)
-    check_scheduling(js, stream, f"parked.{stream}.{source.consumer}.1", [source])
+    check_scheduling(js, stream, parked_subject(stream, source.consumer, 1), [source])

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from ... import codec, errors
 from ...locks import new_lock
 from ...options import check_returned
-from ..calls import SCHEDULE_HEADER
+from ..call_messages import SCHEDULE_HEADER, CallAddress, parked_subject
 from ..checks import unwrapped
 from ..context import CallProgress, Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
@@ -338,9 +338,11 @@ class Outcomes:
         unfit = self._unfit_until_now(delivery, verdict)
         if unfit:
             headers[UNFIT_HEADER] = str(unfit)
-        schedule = f"parked.{where.stream}.{where.consumer}.{where.stream_seq}"
+        schedule = parked_subject(where.stream, where.consumer, where.stream_seq)
         if self._work.is_call and SCHEDULE_HEADER not in headers:
-            schedule = f"{msg.subject}.later"  # as a later call, which can be found and cancelled
+            schedule = CallAddress(
+                msg.subject
+            ).later  # as a later call, which can be found and cancelled
         at = datetime.fromtimestamp(now / 1e9, timezone.utc) + timedelta(seconds=verdict.delay)
         try:
             self._shared.js.schedule(

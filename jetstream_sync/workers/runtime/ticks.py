@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ... import errors
-from ..calls import SCHEDULE_HEADER
+from ..call_messages import SCHEDULE_HEADER
 from ..parking import first_stored_ns
 from ..schedules import LEASE_S, LEASES
 from ..source import TickRule

@@ -127,7 +127,7 @@ class ModelCalls(MemoryCalls):
         self.steps = ModelSteps(world)
         self.flows = ModelFlows(world, self)
 
-    def add(self, record: CallRecord, data: bytes | None = None) -> bool:
+    def add(self, record: CallRecord, data: bytes | None = None) -> int:
         self._world.gate()
         return super().add(record, data)
 
@@ -136,7 +136,11 @@ class ModelCalls(MemoryCalls):
         return super().read(call)
 
     def change(
-        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
+        self,
+        call: str,
+        sent: CallRecord | None,
+        change: Callable[[CallRecord], CallRecord],
+        _revision: int = 0,
     ) -> tuple[CallRecord, int, int]:
         while True:
             self._world.gate()

@@ -1,0 +1,113 @@
+"""The messages of calls: their subjects, headers and payloads. No other module has this grammar."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ..converters import to_json
+from .call_records import CallRecord
+
+if TYPE_CHECKING:
+    from .. import JetStreamMsg
+
+#: The header of the messages of a schedule, with its digests.
+SCHEDULE_HEADER: Final = "Worker-Schedule"
+#: The header with the revision of the record that the sender has created for the call.
+_REVISION_HEADER: Final = "Worker-Revision"
+_MAX_DIGITS: Final = 19
+#: The headers of a schedule, and of the messages that the server publishes for it (ADR-51).
+_SCHEDULE: Final = "Nats-Schedule"
+SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+SCHEDULER: Final = "Nats-Scheduler"
+#: The first token of the schedules of parked messages.
+_PARKED: Final = "parked"
+#: The last token of the schedule of a later call, and the number of dots in the subject of a call.
+_LATER: Final = "later"
+_DOTS: Final = 4
+
+
+def parked_subject(stream: str, *place: object) -> str:
+    """Return the subject of the schedule of a parked message, given consumer and sequence; none: of all of a stream."""
+    return ".".join([_PARKED, stream, *map(str, place or ">")])
+
+
+def is_parked_subject(subject: str, stream: str = "") -> bool:
+    """Return whether a subject is that of the schedule of a parked message, of a stream or of any."""
+    return subject.startswith(f"{_PARKED}.{stream}." if stream else f"{_PARKED}.")
+
+
+class CallAddress(NamedTuple):
+    """The subjects of a call, ``<subject>.<namespace>.<queue>.<task>.<id>`` and that of its schedule."""
+
+    now: str
+    """The subject of its message."""
+
+    @classmethod
+    def of(cls, subject: str) -> CallAddress:
+        """Return the address of a call, given the subject of its message or of its schedule."""
+        start, _, end = subject.rpartition(".")
+        return cls(start if end == _LATER and start.count(".") == _DOTS else subject)
+
+    @property
+    def later(self) -> str:
+        """The subject of the schedule of a later call, which no queue receives."""
+        return f"{self.now}.{_LATER}"
+
+    @property
+    def both(self) -> tuple[str, str]:
+        """The subjects that a message of the call may have."""
+        return self.now, self.later
+
+
+class CallMessage(NamedTuple):
+    """The message of a call."""
+
+    address: CallAddress
+    data: bytes
+    msg_id: str
+    at: datetime | None = None
+    """When the call starts; ``None``: now."""
+    revision: int = 0
+    """That of its record in the bucket; 0: it is not known."""
+
+    @property
+    def subject(self) -> str:
+        """Where the message is stored."""
+        return self.address.now if self.at is None else self.address.later
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers besides those of its schedule."""
+        return {_REVISION_HEADER: str(self.revision)} if self.revision else {}
+
+    @property
+    def schedule(self) -> dict[str, str]:
+        """The headers of its schedule; empty: there is none."""
+        if self.at is None:
+            return {}
+        return {_SCHEDULE: f"@at {self.at.isoformat()}", SCHEDULE_TARGET: self.address.now}
+
+
+def call_message(
+    address: CallAddress, record: CallRecord, at: datetime | None, *, whole: bool
+) -> CallMessage:
+    """Return the message of a call; ``whole``: it has the record, which is stored with results as well."""
+    return CallMessage(address, payload_of(record, whole=whole), address.now, at)
+
+
+def payload_of(record: CallRecord, *, whole: bool) -> bytes:
+    """Return the payload of the message of a call."""
+    if whole:
+        return record.to_json()
+    kept: dict[str, object] = {"args": record.args, "kwargs": record.kwargs}
+    if record.expires is not None:
+        kept["expires"] = record.expires
+    return to_json(kept)
+
+
+def sent_revision(message: JetStreamMsg) -> int:
+    """Return the revision of the record of a call that is delivered for the first time; 0: it is not known."""
+    text = "" if message.headers is None else message.headers.get(_REVISION_HEADER, "")
+    is_number = text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS
+    return int(text) if is_number and message.metadata.num_delivered == 1 else 0
