@@ -785,10 +785,15 @@ class Worker(DefinedWorker):
 
     def _sender(self) -> Connection:
         """Return the connection of this process for sending calls of tasks."""
-        # The look-up of a shared connection compares all options, and a context is read each time.
-        chosen = masked((os.getpid(), self._servers, self.name, {**self.connection}))
+        # The look-up of a shared connection masks and compares all options, and a context is read each time.
         before, nc = self._sending
-        if nc is None or before != chosen or nc.is_closed or "context" in self.connection:
+        if (
+            nc is None
+            or nc.is_closed
+            or before != (os.getpid(), self._servers, self.name, self.connection)
+            or "context" in self.connection
+        ):
+            chosen = masked((os.getpid(), self._servers, self.name, {**self.connection}))
             nc = shared_connection(self._servers, **{"name": self.name, **self.connection})
             self._sending = chosen, nc
         return nc

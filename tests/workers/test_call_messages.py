@@ -86,6 +86,7 @@ def test_a_call_with_results_is_its_record(worker, js, is_later):
     [(subject, headers, payload)] = stored(js)
     target = f"tasks.{worker.name}.default-urgent.bill.x"
     assert headers["Nats-Msg-Id"] == target
+    assert headers["Worker-Revision"] == str(js.key_value("R").get("x").revision)
     assert subject == (f"{target}.later" if is_later else target)
     assert json.loads(js.key_value("R").get("x").value) == payload
     enqueued_at = payload.pop("enqueued_at")
@@ -193,3 +194,27 @@ def test_a_call_that_runs_at_once_has_the_same_payload(worker):
     [(subject, data)] = seen
     assert subject == "tasks.eager.default.bill.x"
     assert json.loads(data) == {"args": [1], "kwargs": {}, "expires": AT.timestamp()}
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_the_first_run_of_a_call_reads_its_record_only_if_it_was_changed(worker, js, nc, is_changed):
+    """The message has the revision of the record, which the run replaces without reading it."""
+
+    @worker.task(name="bill", results="R")
+    def bill(number: int) -> int:
+        return number
+
+    result = bill.delay(7)
+    bucket = js.key_value("R")
+    if is_changed:
+        bucket.put(result.id, bucket.get(result.id).value)
+    reads = [
+        nc.subscribe(f"$JS.API.{request}")
+        for request in ("DIRECT.GET.KV_R.>", "STREAM.MSG.GET.KV_R")
+    ]
+    nc.flush()
+    worker.run(burst=True)
+    nc.flush()
+    assert sum(requests.pending_msgs for requests in reads) == (1 if is_changed else 0)
+    record = json.loads(bucket.get(result.id).value)
+    assert (record["status"], record["return_value"]) == ("SUCCESSFUL", 7)
