@@ -215,7 +215,7 @@ def test_a_failing_key_fails_the_call(js, nats_server):
     with running(worker):
         fetch.delay(0)  # ZeroDivisionError
         fetch.delay(1)  # a float
-        js.publish(fetch.queue.subject_of(fetch.name, "other"), b'{"args": [1, 2, 3]}')
+        js.publish(fetch.queue.address(fetch.name, "other").now, b'{"args": [1, 2, 3]}')
         wait_until(lambda: "DEAD" in js.stream_names() and dead_letters(js) == 3)
     assert not seen
 

@@ -340,9 +340,8 @@ class Outcomes:
             headers[UNFIT_HEADER] = str(unfit)
         schedule = parked_subject(where.stream, where.consumer, where.stream_seq)
         if self._work.is_call and SCHEDULE_HEADER not in headers:
-            schedule = CallAddress(
-                msg.subject
-            ).later  # as a later call, which can be found and cancelled
+            # As a later call, which can be found and cancelled.
+            schedule = CallAddress(msg.subject).later
         at = datetime.fromtimestamp(now / 1e9, timezone.utc) + timedelta(seconds=verdict.delay)
         try:
             self._shared.js.schedule(
