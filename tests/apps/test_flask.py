@@ -132,6 +132,56 @@ def test_the_worker_runs_the_task_that_a_view_calls(fresh_server, tmp_path):
         assert worker.ended() == 0
 
 
+_FLOWS = """
+import os
+from flask import Flask, jsonify
+from jetstream_sync.flask import JetStream
+from jetstream_sync.workers import chain, group
+
+app = Flask(__name__)
+app.logger.setLevel("INFO")
+app.config["JETSTREAM"] = {"servers": os.environ["NATS_URL"], "name": "flows"}
+js = JetStream(app)
+
+
+@js.worker.task(results="R")
+def double(number: int) -> int:
+    return number * 2
+
+
+@js.worker.task(results="R")
+def total(numbers: list[int]) -> int:
+    app.logger.info("total %s", sum(numbers))
+    return sum(numbers)
+
+
+@js.worker.task(results="R")
+def show(number: int) -> None:
+    app.logger.info("shown %s", number)
+
+
+@app.post("/numbers/<int:count>")
+def numbers(count):
+    group([double.call(number) for number in range(count)], then=total.call()).delay()
+    return jsonify(call=chain(double.call(21), show.call()).delay().id), 202
+"""
+
+
+def test_a_view_begins_a_flow_that_a_worker_ends(fresh_server, tmp_path):
+    """A view sends a group with a callback, and a chain; a worker that starts later runs all of them."""
+    (tmp_path / "flows.py").write_text(_FLOWS, encoding="utf-8")
+    call = "from flows import app; print(app.test_client().post('/numbers/5').status_code)"
+    assert run(["-c", call], fresh_server.url, tmp_path).split() == ["202"]
+    command = ["-m", "flask", "--app", "flows", "jetstream", "worker"]
+    with Program(command, fresh_server.url, tmp_path) as worker:
+        worker.wait_for("total 20")
+        worker.wait_for("shown 42")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+    with RawClient(fresh_server.port) as raw:
+        assert raw.api("STREAM.INFO.TASKS")["state"]["messages"] == 0
+
+
 def test_the_context_of_a_handler_is_torn_down(nats_server, js, stream):
     """After each run, also a failed one, functions for the teardown are called with the error."""
     from flask import Flask, current_app, g

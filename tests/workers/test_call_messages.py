@@ -197,7 +197,9 @@ def test_a_call_that_runs_at_once_has_the_same_payload(worker):
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
-def test_the_first_run_of_a_call_reads_its_record_only_if_it_was_changed(worker, js, nc, is_changed):
+def test_the_first_run_of_a_call_reads_its_record_only_if_it_was_changed(
+    worker, js, nc, is_changed
+):
     """The message has the revision of the record, which the run replaces without reading it."""
 
     @worker.task(name="bill", results="R")

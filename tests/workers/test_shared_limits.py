@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from fixtures.server import paused
 from fixtures.threads import wait_until
 from fixtures.worker import WorkerProgram, dead_letters, running
 
@@ -110,6 +111,32 @@ def test_five_processes_never_run_more_and_use_the_slots_of_a_killed_one(js, sta
     assert len({pid for pid, *_ in spans}) == 5
     wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
     assert not dead_letters(js)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(120)
+def test_a_silent_server_lets_no_call_above_the_limit_run(fresh_server, tmp_path):
+    """While the server is stopped for longer than parts live, and after it, no more than two calls run; all do."""
+    sender = Worker(fresh_server.url, name="limited", program="limited")
+    sender.limit("smtp", 2, scope="cluster")
+
+    @sender.task(name="send", limit="smtp")
+    def send(number: int) -> None: ...
+
+    count = 60
+    for number in range(count):
+        send.delay(number)
+    with ExitStack() as stack:
+        code = _CODE.format(limit="2", seconds=0.2)
+        programs = [
+            stack.enter_context(WorkerProgram(code, fresh_server.url, tmp_path)) for _ in range(3)
+        ]
+        programs[0].wait_runs(10)
+        with paused(fresh_server):
+            time.sleep(PART_TTL_S + 2)
+        wait_until(lambda: len({span[1] for span in _spans(programs[0])}) == count, 60)
+        wait_until(lambda: all(span[3] is not None for span in _spans(programs[0])))
+        assert _most(_spans(programs[0]), time.time()) == 2
 
 
 def test_five_processes_keep_the_rate(js, start, send):
