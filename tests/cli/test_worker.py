@@ -38,9 +38,7 @@ def app(
     name = f"app_{abs(hash(request.node.nodeid))}"
     (tmp_path / f"{name}.py").write_text(CODE.format(stream=stream.name))
     monkeypatch.chdir(tmp_path)
-    path = list(sys.path)
     yield name
-    sys.path[:] = path
     sys.modules.pop(name, None)
 
 
