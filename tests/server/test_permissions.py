@@ -146,6 +146,7 @@ def test_pending_messages_can_be_read_after_a_permission_is_revoked():
             with pytest.raises(PermissionsError):
                 sub.next_msg(timeout=LONG)
         assert isinstance(reported.get(timeout=5), PermissionsError)
+        nc.publish("b", b"")  # UNSUB is sent together with the next command
         assert peer.line() == b"UNSUB 1\r\n"
         nc.close()
 
