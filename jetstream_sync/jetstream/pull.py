@@ -599,10 +599,10 @@ class Fetch:
 
     def _take_kept(self, inbox: PullInbox) -> bool:
         """Take the messages that an earlier fetch kept; return whether there were any."""
-        messages = self._messages
+        messages, limit = self._messages, self._request.max_bytes
         arrived = inbox.mailbox.items
         while arrived and len(messages) < self._request.batch:
-            delivery = arrived.popleft()
+            delivery = arrived[0]
             if delivery is DISCONNECTED or delivery is RECONNECTED:
                 inbox.apply_connection_change(delivery)
             elif (
@@ -610,7 +610,11 @@ class Fetch:
                 or delivery[PAYLOAD]
                 or parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None
             ):
+                self._bytes += sum(map(len, delivery))
+                if limit and messages and self._bytes > limit:
+                    break  # the first one is taken whatever its size: it does not come again
                 messages.append(self._requester.message(delivery))
+            arrived.popleft()
         return bool(messages)
 
     def _collect(self, inbox: PullInbox) -> None:

@@ -90,6 +90,22 @@ def test_a_kept_inbox_is_closed_with_its_consumer(js, stream, proxy, far):
     wait_until(lambda: inboxes(far) == 0)
 
 
+def test_late_messages_keep_the_limit_of_bytes(js, stream, proxy, far):
+    """A fetch with ``max_bytes`` takes no more late messages than that, and loses none of the others."""
+    fill(js, stream, 200, size=10_000)
+    stream.create_consumer(durable_name="NONE", ack_policy=AckPolicy.NONE)
+    consumer = far.jetstream().get_consumer(stream.name, "NONE")
+    proxy.hold_after(200_000, Toward.CLIENT)
+    got = [msg.metadata.stream_seq for msg in consumer.fetch(200, timeout=0.2)]
+    proxy.heal()
+    wait_until(lambda: far.stats["in_msgs"] >= 200)
+    while len(got) < 200:
+        more = consumer.fetch(timeout=2, max_bytes=35_000)
+        assert 0 < sum(len(msg.data) for msg in more) <= 35_000
+        got += [msg.metadata.stream_seq for msg in more]
+    assert got == list(range(1, 201))
+
+
 def test_a_late_status_of_an_earlier_request_ends_no_fetch(js, stream, proxy, far, fetch):
     """A status that arrives after its fetch has ended is ignored by the next one."""
     consumer = stream.get_consumer("NONE")
