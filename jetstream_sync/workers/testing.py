@@ -587,13 +587,15 @@ class EagerCalls:
     def _run(self, record: CallRecord) -> BaseException | None:
         """Run a call until it has ended or waits; return its last error."""
         place = record.flow
-        task = self._tasks[record.task if place is None else place.handler]
-        payload = payload_of(record, whole=task.states is not None)
-        subject = f"tasks.eager.{task.queue.name}.{task.name}.{record.id}"
+        name = record.task if place is None else place.handler
+        task = self._tasks.get(name)  # calls of django.tasks have none
+        payload = payload_of(record, whole=task is None or task.states is not None)
+        queue = "default" if task is None else task.queue.name
+        subject = f"tasks.eager.{queue}.{name}.{record.id}"
         client, attempt, kind = self._new_client(self.calls), 0, "retry"
         while kind == "retry":
             attempt += 1
-            outcome = client.deliver(task, payload, subject=subject, attempt=attempt)
+            outcome = client.deliver(task or name, payload, subject=subject, attempt=attempt)
             kind = outcome.kind
         return outcome.error
 

@@ -295,6 +295,25 @@ def test_run_after_needs_a_server_with_schedules(nats_server):
             add.using(run_after=timezone.now() + timedelta(seconds=1)).enqueue(1)
 
 
+def test_a_task_of_django_follows_a_call_that_runs_at_once():
+    """In ``Worker.eager``, a chain runs a task of Django after a task of the worker."""
+    from fixtures.django_tasks import add, runs
+
+    from jetstream_sync.django.tasks import call
+    from jetstream_sync.workers import chain
+
+    eager = worker()
+
+    @eager.task(name="double", results="TASK_RESULTS")
+    def double(number: int) -> int:
+        return number * 2
+
+    runs.clear()
+    with eager.eager():
+        chain(double.call(2), call(add, 10)).delay()
+    assert runs == [(4, 10)]
+
+
 @pytest.mark.server(">=2.12")
 @pytest.mark.parametrize("is_later", [False, True])
 def test_the_message_of_a_task(js, is_later):
