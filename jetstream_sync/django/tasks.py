@@ -34,7 +34,7 @@ from ..workers.flows import MEMBERS, Call
 from ..workers.options import own_names
 from ..workers.work import WorkOptions
 from .publishing import connection
-from .workers import add_handlers, default_worker, discover
+from .workers import default_worker, discover
 
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
@@ -49,7 +49,7 @@ except ImportError:  # older than 6.0
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
-__all__ = ["JetStreamBackend", "add_handlers", "call"]
+__all__ = ["JetStreamBackend", "call"]
 
 #: The status in Django of calls that have ended in ways that it does not have.
 _STATUSES: Final[dict[str, str]] = {CallStatus.CANCELLED: "FAILED", CallStatus.EXPIRED: "FAILED"}

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    NamedTuple,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -84,8 +75,9 @@ if TYPE_CHECKING:
         def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class _OutboxSender(NamedTuple):
-    """Puts calls into the outbox of a database."""
+@dataclass(frozen=True)
+class _OutboxSender:
+    """Puts calls into the outbox of a database; ``None``: of the default one."""
 
     using: str | None
 
@@ -107,10 +99,9 @@ class _TaskQueues(TaskQueues):
 
     def sender_of(self, task: Any) -> CallSender:
         """Return where the calls of a task are put."""
-        outbox = task.outbox
-        if not outbox:
+        if not task.outbox:
             return super().sender_of(task)
-        return _OutboxSender(None if outbox is True else outbox)
+        return _OutboxSender(None if task.outbox is True else task.outbox)
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""
@@ -357,12 +348,12 @@ def default_worker() -> Worker:
 def discover() -> None:
     """Import the module ``workers`` of each app that has one, and add the handlers of tasks."""
     autodiscover_modules("workers")
-    add_handlers(default_worker())
+    _add_handlers(default_worker())
 
 
-def add_handlers(worker: Any) -> None:
+def _add_handlers(worker: Worker) -> None:
     """Add the handlers of all backends in the setting ``TASKS``, also of subclasses, to a worker."""
-    for alias, params in getattr(settings, "TASKS", {}).items():
+    for alias, params in (getattr(settings, "TASKS", None) or {}).items():
         path = params.get("BACKEND")
         try:
             kind = import_string(path)

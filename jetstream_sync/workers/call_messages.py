@@ -1,4 +1,4 @@
-"""The messages of calls: their subjects, headers and payloads. No other module has this grammar."""
+"""The messages of calls: their subjects, headers and payloads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from .call_records import CallRecord
 if TYPE_CHECKING:
     from .. import JetStreamMsg
 
-#: The header of the messages of a schedule, with its digests.
+#: The header of the messages of a schedule.
 SCHEDULE_HEADER: Final = "Worker-Schedule"
 #: The header with the revision of the record that the sender has created for the call.
 _REVISION_HEADER: Final = "Worker-Revision"
+#: A revision with this many digits or more is not taken: it may exceed 64 bits.
 _MAX_DIGITS: Final = 19
 #: The headers of a schedule, and of the messages that the server publishes for it (ADR-51).
 _SCHEDULE: Final = "Nats-Schedule"
@@ -27,25 +28,25 @@ _LATER: Final = "later"
 _DOTS: Final = 4
 
 
-def parked_subject(stream: str, *place: object) -> str:
-    """Return the subject of the schedule of a parked message, given consumer and sequence; none: of all of a stream."""
-    return ".".join([_PARKED, stream, *map(str, place or ">")])
+def parked_subject(stream: str, place: str = ">") -> str:
+    """Return the subject of the schedule of a parked message; ``place``: ``<consumer>.<sequence>``, or all."""
+    return f"{_PARKED}.{stream}.{place}"
 
 
 def is_parked_subject(subject: str, stream: str = "") -> bool:
-    """Return whether a subject is that of the schedule of a parked message, of a stream or of any."""
+    """Return whether a subject is the schedule of a parked message, of one stream or of any."""
     return subject.startswith(f"{_PARKED}.{stream}." if stream else f"{_PARKED}.")
 
 
 class CallAddress(NamedTuple):
-    """The subjects of a call, ``<subject>.<namespace>.<queue>.<task>.<id>`` and that of its schedule."""
+    """The subjects of a call: ``<subject>.<namespace>.<queue>.<task>.<id>``, and its schedule."""
 
     now: str
     """The subject of its message."""
 
     @classmethod
     def of(cls, subject: str) -> CallAddress:
-        """Return the address of a call, given the subject of its message or of its schedule."""
+        """Return the address of a call from the subject of its message or its schedule."""
         start, _, end = subject.rpartition(".")
         return cls(start if end == _LATER and start.count(".") == _DOTS else subject)
 
@@ -69,7 +70,7 @@ class CallMessage(NamedTuple):
     at: datetime | None = None
     """When the call starts; ``None``: now."""
     revision: int = 0
-    """That of its record in the bucket; 0: it is not known."""
+    """The revision of its record in the bucket; 0: it is not known."""
 
     @property
     def subject(self) -> str:
@@ -92,12 +93,12 @@ class CallMessage(NamedTuple):
 def call_message(
     address: CallAddress, record: CallRecord, at: datetime | None, *, whole: bool
 ) -> CallMessage:
-    """Return the message of a call; ``whole``: it has the record, which is stored with results as well."""
+    """Return the message of a call; see `payload_of`."""
     return CallMessage(address, payload_of(record, whole=whole), address.now, at)
 
 
 def payload_of(record: CallRecord, *, whole: bool) -> bytes:
-    """Return the payload of the message of a call."""
+    """Return the payload of the message of a call: the ``whole`` record, or the arguments and the expiry."""
     if whole:
         return record.to_json()
     kept: dict[str, object] = {"args": record.args, "kwargs": record.kwargs}
@@ -107,7 +108,7 @@ def payload_of(record: CallRecord, *, whole: bool) -> bytes:
 
 
 def sent_revision(message: JetStreamMsg) -> int:
-    """Return the revision of the record of a call that is delivered for the first time; 0: it is not known."""
+    """Return the revision of the record with which a call was sent; 0: it is not known, or no longer current."""
     text = "" if message.headers is None else message.headers.get(_REVISION_HEADER, "")
     is_number = text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS
     return int(text) if is_number and message.metadata.num_delivered == 1 else 0

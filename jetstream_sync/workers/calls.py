@@ -5,8 +5,8 @@ Rules:
 
 1. The message of a call is made in `call_messages`.
 2. With a bucket, the record of a call is the value of the key ``<id>``, and the payload. It changes by
-   compare and set; the first delivery knows the revision from the message, and does not read it. `TRANSITIONS` has
-   every change of the status; no other code decides on it.
+   compare and set; the message has its first revision, so that the first run does not read it. `TRANSITIONS`
+   has every change of the status; no other code decides on it.
 3. A call that has ended is not run again. A call becomes ``SUCCESSFUL`` after its middleware has ended, and
    before its message is acknowledged. It becomes ``FAILED`` before its dead letter is stored: a delivery
    that finds it ``FAILED`` stores the dead letter.
@@ -329,7 +329,7 @@ def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, 
 
 
 class NewCall(NamedTuple):
-    """A call that is sent."""
+    """A call that is to be sent."""
 
     queue: CallQueue
     task: str
@@ -338,7 +338,7 @@ class NewCall(NamedTuple):
     record: CallRecord
     at: datetime | None = None
     whole: bool = False
-    """Whether its message has its record also without ``states``."""
+    """Whether its message has the whole record also without ``states``."""
 
     def message(self) -> CallMessage:
         """Return its message."""
@@ -508,7 +508,7 @@ class CallStates:
         """
         Change the record of a call, and return it with its revision and its size in bytes.
 
-        With the revision of the record ``sent``, it is read only if it has another one by now.
+        If the revision of ``sent`` is known, the record is read only if it was changed since then.
         Raises `CallEndedError` and `NoCallError`.
         """
         found, size = sent, 0

@@ -220,9 +220,8 @@ def _messages(js: JetStream, stream: str) -> Counter[str]:
             if is_parked_subject(subject):
                 with suppress(errors.MessageNotFoundError):
                     stored = source.get_msg(last_by_subject=subject, consistent=True)
-                    counts[
-                        "" if stored.headers is None else stored.headers.get(SCHEDULE_TARGET, "")
-                    ] += count
+                    headers = {} if stored.headers is None else stored.headers
+                    counts[headers.get(SCHEDULE_TARGET, "")] += count
             else:
                 counts[CallAddress.of(subject).now] += count
     return counts

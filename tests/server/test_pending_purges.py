@@ -165,7 +165,7 @@ def test_jsm_asks_before_it_purges_pending_messages(js, stream_name, jsm: Jsm):
 
 def test_jsm_server_check_reports_stranded_messages(js, stream_name, jsm: Jsm):
     """``jsm server check consumer`` is critical, and names the remedy."""
-    # The messages stay pending: the server drops none that is to be delivered again.
+    # A long wait: no message becomes due again while the test runs.
     stream, _, pending = fill(js, stream_name, ack_wait=60, retention="workqueue")
     check = ("server", "check", "consumer", "--stream", stream_name, "--consumer", "C")
     jsm(*check).ok()

@@ -547,7 +547,7 @@ def _can_park(stream: Stream, consumer: ConsumerConfig) -> bool:
     """Return whether messages of a consumer can wait in its stream."""
     name = consumer.durable_name or ""
     with suppress(errors.InvalidOptionError):
-        check_place(stream, parked_subject(stream.name, name, 1), [(name, consumer.filters)])
+        check_place(stream, parked_subject(stream.name, f"{name}.1"), [(name, consumer.filters)])
         return stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
     return False
 
@@ -559,4 +559,4 @@ def check_parking(js: JetStream, source: Source) -> None:
     retention = js.get_stream(stream).cached_info.config.retention
     rule = f"stream {stream} must be a work queue: messages wait in it"
     check_option("retention", str(retention), retention == RetentionPolicy.WORK_QUEUE, rule)
-    check_scheduling(js, stream, parked_subject(stream, source.consumer, 1), [source])
+    check_scheduling(js, stream, parked_subject(stream, f"{source.consumer}.1"), [source])

@@ -338,7 +338,7 @@ class Outcomes:
         unfit = self._unfit_until_now(delivery, verdict)
         if unfit:
             headers[UNFIT_HEADER] = str(unfit)
-        schedule = parked_subject(where.stream, where.consumer, where.stream_seq)
+        schedule = parked_subject(where.stream, f"{where.consumer}.{where.stream_seq}")
         if self._work.is_call and SCHEDULE_HEADER not in headers:
             # As a later call, which can be found and cancelled.
             schedule = CallAddress(msg.subject).later
