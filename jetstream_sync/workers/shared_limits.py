@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from .. import KeyValueConfig, errors
+from ..codec import loads
+from ..converters import MISFITS
 from ..exact import exact, take_values
 from ..locks import new_lock
 from ..subjects import KV_PREFIX
@@ -139,13 +141,13 @@ class LimitState(NamedTuple):
     def from_json(cls, data: bytes) -> LimitState:
         """Return a stored value; raise `InvalidResponseError` if it is none."""
         try:
-            parts, tokens, at = json.loads(data)
+            parts, tokens, at = loads(data)
             found = {
-                str(name): Part(int(slots), int(wanted), float(until))
+                name: Part(max(0, int(slots)), max(0, int(wanted)), float(until))
                 for name, (slots, wanted, until) in parts.items()
             }
-            return cls(found, float(tokens), float(at))
-        except (ValueError, TypeError, AttributeError) as error:
+            return cls(found, max(0.0, float(tokens)), float(at))
+        except MISFITS as error:
             text = f"the bucket {LIMITS_BUCKET} has other data for a limit: {error}"
             raise errors.InvalidResponseError(text) from error
 
@@ -179,7 +181,14 @@ def divide(
     most = max(1.0, _HALF_S / rule.interval) if rule.interval else 0.0
     if state is None:
         state = LimitState({}, most, now)
-    living = {name: part for name, part in state.parts.items() if part.until > now}
+    # After the clock of the server was set back, stored times may be far ahead: the lower ones are stored.
+    latest = now + PART_TTL_S
+    living = {
+        name: part._replace(until=min(part.until, latest))
+        for name, part in state.parts.items()
+        if part.until > now
+    }
+    at = min(state.at, latest)
     mine = living.pop(me, None)
     slots = need.slots
     if rule.concurrency is not None:
@@ -189,16 +198,16 @@ def divide(
             starved = any(part.wanted and not part.slots for part in living.values())
             # One that has a part makes room for one that has none, which may then take at least one.
             slots = min(slots, fair if starved and mine and mine.slots else max(1, fair))
-    tokens, starts = state.tokens, need.starts
+    tokens, starts = 0.0, need.starts
     if rule.interval:
         # A clock that is behind that of another process adds nothing until it has caught up.
-        tokens = min(most, tokens + max(0.0, now - state.at) / rule.interval)
+        tokens = min(most, state.tokens + max(0.0, now - at) / rule.interval)
         starts = min(starts, int(tokens)) if slots > need.running else 0
         tokens -= starts
     held = max(need.running, slots)
-    part = Part(held, max(0, need.slots - held), now + PART_TTL_S)
+    part = Part(held, max(0, need.slots - held), latest)
     parts = {**living, me: part} if part.slots or part.wanted else living
-    return LimitState(parts, tokens, max(state.at, now)), Share(slots, starts, len(living) + 1)
+    return LimitState(parts, tokens, max(at, now)), Share(slots, starts, len(living) + 1)
 
 
 def step_of(rule: SharedLimitRule, seconds: float, processes: int) -> float:

@@ -292,3 +292,27 @@ def test_a_deleted_bucket_is_created_again(js, nats_server):
         for call in [work.delay() for _ in range(5)]:
             call.get(timeout=30)
     assert js.key_value(LIMITS_BUCKET).get("two").value
+
+
+@pytest.mark.parametrize("foreign", [b"[{}, 1e999, 0]", b"[" * 5000, b'[{"a": [1, 2]}, 1, 1]'])
+def test_foreign_data_of_a_limit_make_its_calls_wait(js, nats_server, caplog, foreign):
+    """Data that is no state of a limit is neither overwritten nor the end of a thread."""
+    worker = Worker(nats_server.url, name="w", program="w")
+    worker.limit("two", 2, scope="cluster")
+
+    @worker.task(limit="two", results="RESULTS")
+    def work() -> None:
+        """Do nothing."""
+
+    with running(worker):
+        work.delay().get(timeout=20)
+        bucket = js.key_value(LIMITS_BUCKET)
+        bucket.put("two", foreign)
+        # The thread of the limits finds it first, when it gives back what the process does not use.
+        wait_until(lambda: "limit two: it cannot be used" in caplog.text)
+        call = work.delay()
+        time.sleep(0.5)
+        assert call.status == "READY"
+        assert bucket.get("two").value == foreign
+        bucket.delete("two")
+        call.get(timeout=60)

@@ -77,6 +77,17 @@ def test_a_part_lapses_after_its_time_to_live():
     assert divide(state, TWO, "a", Need(0, 2, 2), NOW + PART_TTL_S)[1].slots == 2
 
 
+def test_times_far_ahead_are_stored_as_times_of_now():
+    """After the server's clock was set back, parts lapse and starts come as soon as new ones would."""
+    rule = SharedLimitRule(name="L", concurrency=2, rate="40/s")
+    state = LimitState({"dead": Part(2, 0, NOW + 86400)}, 0, NOW + 86400)
+    state, share = divide(state, rule, "a", Need(0, 1, 1), NOW)
+    assert (share.slots, share.starts) == (0, 0)
+    state, share = divide(state, rule, "a", Need(0, 1, 1), NOW + PART_TTL_S + 0.1)
+    assert (share.slots, share.starts) == (1, 1)
+    assert list(state.parts) == ["a"]
+
+
 def test_starts_are_those_of_the_rate():
     """In any time, all processes together get the starts of the rate, and half a slice more."""
     choose = random.Random(5)
