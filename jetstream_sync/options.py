@@ -88,11 +88,15 @@ def check_callback(option: str, callback: object) -> None:
         raise errors.InvalidOptionError(option, "...", rule)
 
 
+#: Of most values that callbacks return; looking them up takes less time than the checks of abstract classes.
+_PLAIN_TYPES: Final = frozenset({bool, bytes, dict, float, int, list, str, tuple})
+
+
 def check_returned(returned: object, *, done: bool = False) -> None:
     """Raise `UnfinishedError` if what a callback returned shows that its code did not run."""
     # `done`: whether the return means that the work is done, as where the message is acknowledged next. A future is
     # refused there too. Elsewhere it may belong to a thread pool that has the message.
-    if returned is None:
+    if returned is None or type(returned) in _PLAIN_TYPES:
         return
     if isinstance(returned, (Awaitable, Generator, AsyncGenerator)):
         what = "whose code did not run: it must be a plain function"

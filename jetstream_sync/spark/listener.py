@@ -13,6 +13,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from ..options import check_returned
 from .progress import QueryProgress, log, log_progress, query_progress
 from .session import START_FAILURE_HELP, is_start_failure
 
@@ -84,7 +85,7 @@ class ProgressListener(StreamingQueryListener):
                 gauge.labels(query, stream.stream).set(getattr(stream, name))
         for name, counter in self._counters.items():
             counter.labels(query).inc(getattr(progress, name) or 0)
-        self._callback(progress)
+        check_returned(self._callback(progress))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - PySpark's name
         """Do nothing: the first batch reports the progress."""

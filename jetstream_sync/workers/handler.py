@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..converters import Convert, converter
+from ..options import check_returned
 from .arguments import may_be, payload_type
 from .checks import check_option, check_plain, unwrapped
 from .context import Context, is_context
@@ -115,11 +116,13 @@ class Handler(Source, Work):
         """
         try:
             value = self._decode(data)
-            if self._convert is None:
-                return value
         except Exception as error:
             wrong = DecodeError(f"the payload cannot be decoded: {one_line(error)}")
-            raise (misfit(wrong) if self._decode not in DECODERS.values() else wrong) from error
+            raise (misfit(wrong) if callable(self.decode) else wrong) from error
+        if callable(self.decode):
+            check_returned(value)
+        if self._convert is None:
+            return value
         try:
             return self._convert(value)
         except Exception as error:

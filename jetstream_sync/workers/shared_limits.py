@@ -28,8 +28,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from .. import KeyValueConfig, errors
-from ..codec import loads
+from .. import KeyValueConfig, codec, errors
 from ..converters import MISFITS
 from ..exact import exact, take_values
 from ..locks import new_lock
@@ -141,7 +140,7 @@ class LimitState(NamedTuple):
     def from_json(cls, data: bytes) -> LimitState:
         """Return a stored value; raise `InvalidResponseError` if it is none."""
         try:
-            parts, tokens, at = loads(data)
+            parts, tokens, at = codec.loads(data)
             found = {
                 name: Part(max(0, int(slots)), max(0, int(wanted)), float(until))
                 for name, (slots, wanted, until) in parts.items()

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,6 +191,26 @@ def test_callbacks_on_the_thread_of_the_caller_raise(nc, js, callback):
     nc.subscribe("many", cb=lambda msg: msg.respond(b""))
     with pytest.raises(UnfinishedError):
         list(nc.request_many("many", timeout=5 * SCALE, sentinel=callback))
+
+
+@each_kind
+def test_codecs(js, callback):
+    """A value, a key and a pattern that a codec did not make are neither stored, returned nor left out."""
+    kv = js.create_key_value(bucket="KV", storage="memory")
+    kv.put("a", b"1")
+    broken = SimpleNamespace(encode=callback, decode=callback)
+    values, keys = kv.with_codecs(value=broken), kv.with_codecs(key=broken)
+    values_of_a = values.get("a")
+    for call in (
+        lambda: values.put("b", b"1"),
+        lambda: values_of_a.value,
+        lambda: keys.put("b", b"1"),
+        lambda: keys.watch("b"),
+        lambda: list(keys.keys()),
+    ):
+        with pytest.raises(UnfinishedError):
+            call()
+    assert list(kv.keys()) == ["a"]
 
 
 @each_kind

@@ -185,6 +185,27 @@ def test_a_stop_interrupts_a_retry_in_place(js, stream, worker):
     msg.ack()
 
 
+@pytest.mark.parametrize("option", ["key", "decode"])
+def test_an_option_that_returns_a_coroutine_fails_the_message(js, stream, nats_server, option):
+    """Each coroutine would be a key of its own, and the handler would take one for the payload."""
+
+    async def coroutine(_: object) -> str:
+        return "a"
+
+    worker, handled = Worker(nats_server.url, dead_letters="DEAD"), []
+    function = lambda given: coroutine(given)  # noqa: E731, PLW0108 - as a plain decorator does
+
+    @worker.handler(stream=stream.name, consumer="C", **{option: function})
+    def handle(payload: object) -> None:
+        handled.append(payload)
+
+    publish_keys(js, stream, ["a"] * 3)
+    with running(worker):
+        wait_until(lambda: dead_letters(js) == 3)
+    assert not handled
+    assert "did not run" in js.get_stream("DEAD").get_msg(1).headers["Dead-Reason"]
+
+
 def test_other_pulls_are_noticed(stream, nats_server, caplog):
     """A worker with a key warns when another process already pulls from its consumer."""
     options = {"stream": stream.name, "consumer": "C"}

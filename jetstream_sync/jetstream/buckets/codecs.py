@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol
 
 from ... import errors
-
-C = TypeVar("C")
+from ...options import check_returned
 
 _ROOT: Final = "_root_"
 
@@ -119,42 +118,43 @@ class PathKeys:
         return path
 
 
-class _Chain:
-    """Encodes keys or values with each of several codecs in turn."""
+class CodecChain:
+    """Encodes keys or values with each of the given codecs in turn."""
 
     def __init__(self, codecs: Sequence[Any]) -> None:
         self._codecs = codecs
 
     def encode(self, item: Any) -> Any:
+        """Return the stored form of a key or a value."""
         for codec in self._codecs:
             item = codec.encode(item)
+            check_returned(item)
         return item
 
     def encode_filter(self, pattern: str) -> str:
+        """Return the stored form of a pattern; raise `InvalidOptionError` if a codec has none."""
         for codec in self._codecs:
-            pattern = encode_pattern(codec, pattern)
+            encode = getattr(codec, "encode_filter", None)
+            if encode is None and ("*" in pattern or ">" in pattern):
+                reason = f"{type(codec).__name__} cannot encode patterns"
+                raise errors.InvalidOptionError("pattern", pattern, reason)
+            pattern = (encode or codec.encode)(pattern)
+            check_returned(pattern)
         return pattern
 
     def decode(self, item: Any) -> Any:
+        """Return the key or the value of a stored form."""
         for codec in reversed(self._codecs):
             item = codec.decode(item)
+            check_returned(item)
         return item
 
 
-def encode_pattern(codec: KeyCodec, pattern: str) -> str:
-    """Return the stored form of a pattern."""
-    encode = getattr(codec, "encode_filter", None)
-    if encode is None and ("*" in pattern or ">" in pattern):
-        reason = f"{type(codec).__name__} cannot encode patterns"
-        raise errors.InvalidOptionError("pattern", pattern, reason)
-    return str((encode or codec.encode)(pattern))
-
-
-def codec_of(option: str, given: C | Sequence[C] | None) -> C | None:
-    """Return one codec for keys or values; several are applied in order."""
+def codec_of(option: str, given: Any) -> CodecChain | None:
+    """Return one codec for the given one or several, which are applied in order; ``None``: there are none."""
     codecs = given if isinstance(given, Sequence) else () if given is None else (given,)
     for codec in codecs:
         if isinstance(codec, type) or not (hasattr(codec, "encode") and hasattr(codec, "decode")):
             rule = "must be an object with the methods encode and decode"
             raise errors.InvalidOptionError(option, codec, rule)
-    return cast("C", _Chain(codecs)) if isinstance(given, Sequence) else given
+    return CodecChain(codecs) if codecs else None

@@ -29,7 +29,7 @@ from ...subjects import (
 )
 from ..api_requests import APIRequests, stream_info
 from ..direct_get import StoredMsg, StoredReply
-from .codecs import KeyCodec, ValueCodec, encode_pattern
+from .codecs import CodecChain
 
 if TYPE_CHECKING:
     from ..stream import Stream
@@ -65,9 +65,9 @@ class BucketSubjects(Frozen):
     """For a mirror, the stream that is written to; its messages have the sequences of the mirror."""
     loose: bool = False
     """Whether keys only have to be valid subjects."""
-    key_codec: KeyCodec | None = None
+    key_codec: CodecChain | None = None
     """Encodes keys; ``None``: they are stored as they are."""
-    value_codec: ValueCodec | None = None
+    value_codec: CodecChain | None = None
     """Encodes values; ``None``: they are stored as they are."""
 
     @classmethod
@@ -111,7 +111,7 @@ class BucketSubjects(Frozen):
     def pattern(self, pattern: str) -> str:
         """Return the stored form of a pattern."""
         if self.key_codec is not None and pattern != ">":
-            pattern = encode_pattern(self.key_codec, pattern)
+            pattern = self.key_codec.encode_filter(pattern)
         return check_subject(pattern) if self.loose else check_pattern(pattern)
 
     def patterns(self, keys: str | Sequence[str]) -> list[str]:

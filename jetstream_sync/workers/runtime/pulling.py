@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Final
 from ... import errors
 from ...locks import new_lock
 from ...net.clock import BackoffDelay, Deadline
+from ...options import check_returned
 from ..deliveries import Lease, LeasedMessage, Origin, delivery_number, lease_clock
 from ..limits import CircuitBreaker
 from ..logs import log
@@ -635,6 +636,7 @@ def _key_of(delivery: LeasedMessage, key: Callable[[JetStreamMsg], Hashable]) ->
     """Return the key of a message; if that fails, the attempt fails in a handler thread."""
     try:
         found = key(delivery.msg)
+        check_returned(found)  # a coroutine can be hashed too
         hash(found)
     except BaseException as error:  # noqa: BLE001 - the thread that pulls must not end
         delivery.failure = error
