@@ -20,8 +20,8 @@ from ..workers import Context, Reject, WorkerCrashedError
 from ..workers.call_records import CallRecord, CallStatus, FlowPlace, new_record
 from ..workers.calls import (
     URGENT,
+    CallBucket,
     CallQueue,
-    CallStates,
     NewCall,
     TaskState,
     call_id,
@@ -97,7 +97,7 @@ class JetStreamBackend(BaseTaskBackend):
         self._work_options = {name: options.pop(name) for name in names if name in options}
         self._queue_options = options
         self._name = f"django-{alias}"
-        self._states = None if results is None else CallStates(connection, results, _create)
+        self._states = None if results is None else CallBucket(connection, results, _create)
         self.supports_get_result = results is not None
         for queue in self.queues:
             check_token("QUEUES", queue)

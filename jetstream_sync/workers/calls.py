@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -53,7 +54,7 @@ from .errors import (
 from .logs import log, traceback_text
 from .parking import first_stored_ns
 from .resources import Resource, delete_on_subject, has_schedules
-from .steps import PAYLOAD, StepStore, Suspended
+from .steps import PAYLOAD, StepBucket, StepStore, Suspended
 from .tracing import publishing
 
 if TYPE_CHECKING:
@@ -334,7 +335,7 @@ class NewCall(NamedTuple):
     queue: CallQueue
     task: str
     """The name of the task in its subject."""
-    states: CallStates | None
+    states: CallBucket | None
     record: CallRecord
     at: datetime | None = None
     whole: bool = False
@@ -347,7 +348,98 @@ class NewCall(NamedTuple):
         return call_message(address, self.record, self.at, whole=whole)
 
 
-class CallStates:
+class CallStates(ABC):
+    """The states and return values of calls."""
+
+    #: Whether the calls are messages of a stream.
+    has_messages: bool = True
+    #: What follows from the end of a call, `flows.Flows`; set by the queues that send calls.
+    flows: Any
+    #: The steps of the calls.
+    steps: StepStore
+
+    @property
+    @abstractmethod
+    def max_value(self) -> int:
+        """The largest record, in bytes."""
+
+    @abstractmethod
+    def add(self, record: CallRecord, data: bytes | None = None) -> int:
+        """Store the record of a new call, encoded if that is given; return its revision, 0 if the id is in use."""
+
+    @abstractmethod
+    def read(self, call: str) -> CallRecord:
+        """Return the current record; raises `NoCallError`, and as `KeyValue.get`."""
+
+    @abstractmethod
+    def wait(self, call: str, timeout: float | None) -> CallRecord:
+        """Return the record of a call, as soon as it has ended."""
+
+    @abstractmethod
+    def change(
+        self,
+        call: str,
+        sent: CallRecord | None,
+        change: Callable[[CallRecord], CallRecord],
+        revision: int = 0,
+    ) -> tuple[CallRecord, int, int]:
+        """
+        Change the record of a call, and return it with its revision and its size in bytes.
+
+        If the revision of ``sent`` is known, the record is read only if it was changed since then.
+        Raises `CallEndedError` and `NoCallError`.
+        """
+
+    @abstractmethod
+    def store(self, record: CallRecord, revision: int) -> bool:
+        """Replace the record of a run; return false if a later run has begun, or the call has ended."""
+
+    @abstractmethod
+    def store_progress(self, call: str, progress: CallProgress) -> None:
+        """Store how far the run of a call is."""
+
+    @abstractmethod
+    def progress(self, call: str) -> CallProgress | None:
+        """Return how far the last run of a call is, as far as it is stored; ``None``: it is not."""
+
+    def status(self, call: str) -> str | None:
+        """Return the status of a call; ``None``: it has no record. Otherwise raises as `read`."""
+        try:
+            return self.read(call).status
+        except (errors.KeyNotFoundError, NoCallError):
+            return None
+
+    def cancel(self, call: str, sent: CallRecord | None = None) -> bool:
+        """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
+        return self.try_change(call, sent, lambda found: found.after(CallEvent.CANCEL)) is not None
+
+    def try_change(
+        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
+    ) -> CallRecord | None:
+        """Change the record of a call, and return it; ``None``: it has ended, is unknown, or refuses the change."""
+        try:
+            return self.change(call, sent, change)[0]
+        except CallEndedError:
+            return None
+
+    def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
+        """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
+        trace = f"the message was given up: {reason}"
+        with suppress(NoCallError):
+            return self.try_change(
+                call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
+            )
+        return None
+
+    def given_up(self, call: str, record: CallRecord | None) -> None:
+        """Do what follows from the end of a call whose message is given up; ``None``: it had ended before."""
+        with suppress(errors.KeyNotFoundError, NoCallError):
+            record = record or self.read(call)
+            if record.has_ended:
+                self.flows.ended(record)
+
+
+class CallBucket(CallStates):
     """
     The states and return values of calls, in a bucket.
 
@@ -357,11 +449,6 @@ class CallStates:
         create: creates what is missing of some resources; the bucket may be deleted at any time.
 
     """
-
-    #: Whether the calls are messages of a stream.
-    has_messages: bool = True
-    #: What follows from the end of a call, `flows.Flows`; set by the queues that send calls.
-    flows: Any
 
     def __init__(
         self,
@@ -373,8 +460,7 @@ class CallStates:
         self._connection = connection
         self._create = create
         self.bucket = bucket
-        #: The steps of the calls.
-        self.steps: StepStore = StepStore(connection, f"{bucket}-flows", create)
+        self.steps: StepBucket = StepBucket(connection, f"{bucket}-flows", create)
         # The bucket of a connection, and the largest value; a forked process has another one.
         self._opened: tuple[Connection, KeyValue, int] | None = None
         # The bucket of a connection, for a process that only waits for calls.
@@ -424,11 +510,11 @@ class CallStates:
 
     @property
     def max_value(self) -> int:
-        """The largest record, in bytes."""
+        """As `CallStates.max_value`."""
         return self._open()[1]
 
     def add(self, record: CallRecord, data: bytes | None = None) -> int:
-        """Store the record of a new call, encoded if that is given; return its revision, 0 if the id is in use."""
+        """As `CallStates.add`."""
         encoded = record.to_json() if data is None else data
         try:
             return self._use(lambda bucket: bucket.create(record.id, encoded))
@@ -441,25 +527,18 @@ class CallStates:
             self._open()[0].purge(call)
 
     def read(self, call: str) -> CallRecord:
-        """Return the current record; raises `NoCallError`, and as `KeyValue.get`."""
+        """As `CallStates.read`."""
         bucket = self._open()[0]
         with _key_of_call(call):
             found = bucket.get(call, consistent=True)
         return CallRecord.from_json(found.value)
-
-    def status(self, call: str) -> str | None:
-        """Return the status of a call; ``None``: it has no record. Otherwise raises as `read`."""
-        try:
-            return self.read(call).status
-        except (errors.KeyNotFoundError, NoCallError):
-            return None
 
     def store_progress(self, call: str, progress: CallProgress) -> None:
         """Store how far the run of a call is, beside its record, whose revision tells runs apart."""
         self._use(lambda bucket: bucket.put(f"{call}.{PROGRESS_KEY}", to_json(progress)))
 
     def progress(self, call: str) -> CallProgress | None:
-        """Return how far the last run of a call is, as far as it is stored; ``None``: it is not."""
+        """As `CallStates.progress`."""
         try:
             found = codec.loads(
                 self._open()[0].get(f"{call}.{PROGRESS_KEY}", consistent=True).value
@@ -469,7 +548,7 @@ class CallStates:
             return None
 
     def wait(self, call: str, timeout: float | None) -> CallRecord:
-        """Return the record of a call, as soon as it has ended."""
+        """As `CallStates.wait`."""
         deadline = Deadline(timeout)
         # Reading whether it has ended takes requests: a timeout of 0 still waits for these.
         reading = Deadline(None if timeout is None else max(timeout, 0.0) + _READ_S)
@@ -485,19 +564,6 @@ class CallStates:
                 if found.has_ended:
                     return found
 
-    def cancel(self, call: str, sent: CallRecord | None = None) -> bool:
-        """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
-        return self.try_change(call, sent, lambda found: found.after(CallEvent.CANCEL)) is not None
-
-    def try_change(
-        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
-    ) -> CallRecord | None:
-        """Change the record of a call, and return it; ``None``: it has ended, is unknown, or refuses the change."""
-        try:
-            return self.change(call, sent, change)[0]
-        except CallEndedError:
-            return None
-
     def change(
         self,
         call: str,
@@ -505,12 +571,7 @@ class CallStates:
         change: Callable[[CallRecord], CallRecord],
         revision: int = 0,
     ) -> tuple[CallRecord, int, int]:
-        """
-        Change the record of a call, and return it with its revision and its size in bytes.
-
-        If the revision of ``sent`` is known, the record is read only if it was changed since then.
-        Raises `CallEndedError` and `NoCallError`.
-        """
+        """As `CallStates.change`."""
         found, size = sent, 0
 
         def changed(entry: KeyValueEntry | None) -> bytes:
@@ -533,24 +594,8 @@ class CallStates:
         assert found is not None
         return found, stored, size
 
-    def give_up(self, call: str, sent: CallRecord | None, reason: str) -> CallRecord | None:
-        """Record that a call has failed whose message is given up; ``None``: it has ended, or is unknown."""
-        trace = f"the message was given up: {reason}"
-        with suppress(NoCallError):
-            return self.try_change(
-                call, sent, lambda found: found.after_failure(CallEvent.FAIL, Reject, reason, trace)
-            )
-        return None
-
-    def given_up(self, call: str, record: CallRecord | None) -> None:
-        """Do what follows from the end of a call whose message is given up; ``None``: it had ended before."""
-        with suppress(errors.KeyNotFoundError, NoCallError):
-            record = record or self.read(call)
-            if record.has_ended:
-                self.flows.ended(record)
-
     def store(self, record: CallRecord, revision: int) -> bool:
-        """Replace the record of a run; return false if a later run has begun, or the call has ended."""
+        """As `CallStates.store`."""
         key, data = record.id, record.to_json()
 
         def replace(bucket: KeyValue) -> None:

@@ -49,7 +49,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .. import errors
 from ..locks import new_lock
@@ -403,8 +403,39 @@ class _Pending:
         return self.deliveries[0]
 
 
+class Settler(Protocol):
+    """Settles deliveries, for any thread."""
+
+    def claim(self, delivery: LeasedMessage) -> bool:
+        """Return whether the caller may settle this delivery; only the first caller may."""
+
+    def ack(self, delivery: LeasedMessage, *, confirm: bool) -> bool:
+        """
+        Acknowledge a delivery, also after its lease was lost; return whether it was not settled before.
+
+        Call `send_acks` next.
+        """
+
+    def send_acks(self) -> None:
+        """Send the acks that wait."""
+
+    def nak(self, delivery: LeasedMessage, delay: float) -> bool:
+        """Have a message delivered again after a delay in seconds, 0: at once; return as `ack`."""
+
+    def term(self, delivery: LeasedMessage, reason: str) -> bool:
+        """End the deliveries of a message, for a reason of one line; return as `ack`."""
+
+    def reply(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
+    ) -> None:
+        """Publish the reply of a handler; it is sent before an acknowledgement that follows."""
+
+
 class Settlements:
-    """Sends settlements and tracks their confirmations, for any thread; one thread calls `tick`."""
+    """A `Settler` that sends settlements and tracks their confirmations; one thread calls `tick`."""
 
     def __init__(self, nc: Connection, keeper: LeaseKeeper) -> None:
         self._nc = nc
@@ -428,7 +459,7 @@ class Settlements:
         self._confirmations = nc._confirmations()  # noqa: SLF001 - for workers
 
     def claim(self, delivery: LeasedMessage) -> bool:
-        """Return whether the caller may settle this delivery; only the first caller may."""
+        """As `Settler.claim`."""
         try:
             self._held.remove(delivery)
         except KeyError:
@@ -437,11 +468,7 @@ class Settlements:
         return True
 
     def ack(self, delivery: LeasedMessage, *, confirm: bool) -> bool:
-        """
-        Acknowledge a delivery, also after its lease was lost; return whether it was not settled before.
-
-        Call `send_acks` next, at the latest at the time `due`.
-        """
+        """As `Settler.ack`; call `send_acks` at the latest at the time `due`."""
         if not self.claim(delivery):
             return False
         if delivery.msg.is_acked:
@@ -469,12 +496,12 @@ class Settlements:
             self._transmit(token, pending)
 
     def nak(self, delivery: LeasedMessage, delay: float) -> bool:
-        """Have a message delivered again after a delay in seconds, 0: at once; return as `ack`."""
+        """As `Settler.nak`."""
         payload = b'-NAK {"delay": %d}' % round(delay * 1e9) if delay else b"-NAK"
         return self._settle(delivery, payload, delay)
 
     def term(self, delivery: LeasedMessage, reason: str) -> bool:
-        """End the deliveries of a message, for a reason of one line; return as `ack`."""
+        """As `Settler.term`."""
         return self._settle(delivery, b"+TERM " + reason.encode())
 
     def _settle(self, delivery: LeasedMessage, payload: bytes, repeat_s: float = math.inf) -> bool:
@@ -492,7 +519,7 @@ class Settlements:
         payload: bytes,
         headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
     ) -> None:
-        """Publish the reply of a handler; it is sent before an acknowledgement that follows."""
+        """As `Settler.reply`."""
         self._nc.publish(subject, payload, headers=headers)
 
     def _transmit(self, token: int, pending: _Pending) -> None:

@@ -21,6 +21,7 @@ from .call_messages import call_message
 from .call_records import DONE, FlowPlace
 from .calls import (
     URGENT,
+    CallBucket,
     CallQueue,
     CallStates,
     NewCall,
@@ -69,7 +70,7 @@ class _Queue(NamedTuple):
 class _UnknownCalls(RunState):
     """The states of calls of unknown tasks: any of the buckets may have them."""
 
-    def __init__(self, states: Mapping[str, CallStates]) -> None:
+    def __init__(self, states: Mapping[str, CallBucket]) -> None:
         self._states = states
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
@@ -113,7 +114,7 @@ class TaskQueues:
         self.tasks: dict[str, Task[..., Any]] = {}
         self._queues: dict[str, _Queue] = {}
         # The buckets of results by name.
-        self._states: dict[str, CallStates] = {}
+        self._states: dict[str, CallBucket] = {}
         #: What follows from the end of calls.
         self.flows: QueueFlows = QueueFlows(self)
 
@@ -210,7 +211,7 @@ class TaskQueues:
         calls = self.find(own.queue)
         states = None
         if own.results is not None:
-            states = self._states.get(own.results) or CallStates(
+            states = self._states.get(own.results) or CallBucket(
                 self._sender, own.results, self.create
             )
             place = FlowPlace(queue=own.queue, handler=name, results=own.results, steps=True)
@@ -235,7 +236,7 @@ class TaskQueues:
         self.tasks[name] = task
         return task
 
-    def add_work(self, queue: str, states: CallStates | None, options: Mapping[str, Any]) -> Work:
+    def add_work(self, queue: str, states: CallBucket | None, options: Mapping[str, Any]) -> Work:
         """Add what runs the calls of a task, a `TaskWork` with these fields, to a queue."""
         calls, source = self._find(queue)
         tasks, name = source.tasks, options["name"]
@@ -405,7 +406,7 @@ class TaskQueues:
         found: CallStates | None = task.states
         return found if eager is None or found is None else eager.calls
 
-    def states_in(self, results: str) -> CallStates:
+    def states_in(self, results: str) -> CallBucket:
         """Return the states of the calls of a bucket; raise `InvalidOptionError` if no task has it."""
         rule = "is no bucket of a task of this worker"
         check_option("results", results, results in self._states, rule)
@@ -441,7 +442,7 @@ class QueueFlows(Flows):
     def __init__(self, queues: TaskQueues) -> None:
         self._queues = queues
 
-    def states(self, results: str) -> CallStates:
+    def states(self, results: str) -> CallBucket:
         """Return the states of the calls of a bucket."""
         return self._queues.states_in(results)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, codec, errors
 from ..exact import exact
@@ -90,9 +90,28 @@ class Suspended(BaseException):
         return type(self), (self.key, self.at, self.members)
 
 
-class StepStore:
+class StepStore(Protocol):
+    """The recorded steps of calls."""
+
+    def names(self, call: str, pattern: str = ">") -> list[str]:
+        """Return the steps of a call that match a pattern."""
+
+    def load(self, call: str) -> dict[str, bytes]:
+        """Return the values of all steps of a call."""
+
+    def get(self, call: str, name: str) -> bytes | None:
+        """Return the value of a step; ``None``: there is none."""
+
+    def record(self, call: str, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
+        """Store the value of a step that has none, or that has ``replaces``; return the value that it has then."""
+
+    def remove(self, call: str) -> None:
+        """Delete the steps of a call that has ended."""
+
+
+class StepBucket:
     """
-    The steps of calls, in a bucket.
+    The steps of calls, in a bucket; a `StepStore`.
 
     Args:
         connection: returns the connection of this process for sending.
@@ -136,13 +155,13 @@ class StepStore:
                     raise
 
     def names(self, call: str, pattern: str = ">") -> list[str]:
-        """Return the steps of a call that match a pattern, as the leader of the stream has them."""
+        """As `StepStore.names`, by the leader of the stream."""
         prefix = f"$KV.{self.bucket}.{call}."
         found = self._use(lambda _, stream: stream.info(subjects_filter=prefix + pattern))
         return [subject.removeprefix(prefix) for subject in found.state.subjects or ()]
 
     def load(self, call: str) -> dict[str, bytes]:
-        """Return the values of all steps of a call."""
+        """As `StepStore.load`."""
         names = self.names(call)
         found: dict[str, bytes] = {}
         if len(names) > 1:
@@ -158,13 +177,13 @@ class StepStore:
         return found
 
     def get(self, call: str, name: str) -> bytes | None:
-        """Return the value of a step; ``None``: there is none."""
+        """As `StepStore.get`."""
         with suppress(errors.KeyNotFoundError):
             return self._use(lambda bucket, _: bucket.get(f"{call}.{name}", consistent=True)).value
         return None
 
     def record(self, call: str, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
-        """Store the value of a step that has none, or that has ``replaces``; return the value that it has then."""
+        """As `StepStore.record`."""
         key = f"{call}.{name}"
 
         def store(bucket: KeyValue, _stream: Stream) -> bytes:
@@ -188,7 +207,7 @@ class StepStore:
         return self._use(store)
 
     def remove(self, call: str) -> None:
-        """Delete the steps of a call that has ended."""
+        """As `StepStore.remove`."""
 
         def delete(_bucket: KeyValue, stream: Stream) -> None:
             try:
@@ -202,37 +221,6 @@ class StepStore:
                         stream.delete_msg(found.seq)
 
         self._use(delete)
-
-
-class MemorySteps(StepStore):
-    """The steps of calls, in this process."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, dict[str, bytes]] = {}
-
-    def names(self, call: str, pattern: str = ">") -> list[str]:
-        """Return the steps of a call that match a pattern."""
-        head = pattern.rstrip("*>")
-        return [name for name in self._values.get(call, ()) if name.startswith(head)]
-
-    def load(self, call: str) -> dict[str, bytes]:
-        """Return the values of all steps of a call."""
-        return dict(self._values.get(call, {}))
-
-    def get(self, call: str, name: str) -> bytes | None:
-        """Return the value of a step."""
-        return self._values.get(call, {}).get(name)
-
-    def record(self, call: str, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
-        """Store the value of a step that has none, or that has ``replaces``; return its value."""
-        steps = self._values.setdefault(call, {})
-        if steps.get(name) == replaces:
-            steps[name] = value
-        return steps[name]
-
-    def remove(self, call: str) -> None:
-        """Delete the steps of a call."""
-        self._values.pop(call, None)
 
 
 class Steps:

@@ -40,6 +40,7 @@ from .call_records import (
 )
 from .calls import (
     URGENT,
+    CallBucket,
     CallQueue,
     CallStates,
     NewCall,
@@ -295,7 +296,7 @@ class Task(Generic[P, R]):
         function: Callable[..., R],
         name: str,
         queue: CallQueue,
-        states: CallStates | None,
+        states: CallBucket | None,
         owner: TaskOwner,
     ) -> None:
         self.function = function

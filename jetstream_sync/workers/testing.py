@@ -33,7 +33,6 @@ from .deliveries import (
     LeasedMessage,
     LeaseTimes,
     Origin,
-    Settlements,
     lease_clock,
 )
 from .errors import CallEndedError
@@ -41,7 +40,7 @@ from .flows import Flows
 from .observer import Observer
 from .runtime.processing import Parts, Processor
 from .source import Source
-from .steps import MemorySteps, StepStore, Suspended
+from .steps import StepStore, Suspended
 from .tasks import Task
 from .work import Work
 
@@ -171,33 +170,29 @@ class _RecordedMsg(JetStreamMsg):
             self._settled = settled
 
 
-class _SettlementRecorder(Settlements):
-    """Records settlements instead of sending them."""
+class _SettlementRecorder:
+    """A `Settler` that records settlements instead of sending them."""
 
     def __init__(self) -> None:
         self.replies: list[PublishedMessage] = []
         self.outcomes: dict[LeasedMessage, Outcome] = {}
 
     def claim(self, delivery: LeasedMessage) -> bool:
-        """Return whether the caller may settle the message."""
         before, delivery.state = delivery.state, DeliveryState.SETTLED
         return before is not DeliveryState.SETTLED
 
     def ack(self, delivery: LeasedMessage, *, confirm: bool) -> bool:
-        """Acknowledge, unless the handler did."""
         del confirm
         return self._record(delivery, "ack")
 
     def nak(self, delivery: LeasedMessage, delay: float) -> bool:
-        """Return the message to the server."""
         return self._record(delivery, "retry", delay)
 
     def term(self, delivery: LeasedMessage, reason: str) -> bool:
-        """End the deliveries of the message."""
         del reason
         return self._record(delivery, "dead")
 
-    def send_acks(self, now: float = 0.0) -> None:
+    def send_acks(self) -> None:
         """Send nothing: acknowledgements do not wait."""
 
     def reply(
@@ -206,7 +201,6 @@ class _SettlementRecorder(Settlements):
         payload: bytes,
         headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
     ) -> None:
-        """Record a reply."""
         message = PublishedMessage(
             subject=subject, data=payload, headers=Headers(headers or {}), msg_id=None
         )
@@ -427,6 +421,32 @@ class TestClient:
         return _RecordedMsg(received, outcome)
 
 
+class _MemorySteps:
+    """A `StepStore` of this process."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, bytes]] = {}
+
+    def names(self, call: str, pattern: str = ">") -> list[str]:
+        head = pattern.rstrip("*>")
+        return [name for name in self._values.get(call, ()) if name.startswith(head)]
+
+    def load(self, call: str) -> dict[str, bytes]:
+        return dict(self._values.get(call, {}))
+
+    def get(self, call: str, name: str) -> bytes | None:
+        return self._values.get(call, {}).get(name)
+
+    def record(self, call: str, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
+        steps = self._values.setdefault(call, {})
+        if steps.get(name) == replaces:
+            steps[name] = value
+        return steps[name]
+
+    def remove(self, call: str) -> None:
+        self._values.pop(call, None)
+
+
 class MemoryCalls(CallStates):
     """The states of calls in this process."""
 
@@ -435,7 +455,7 @@ class MemoryCalls(CallStates):
     def __init__(self) -> None:
         self._records: dict[str, CallRecord] = {}
         self._progress: dict[str, CallProgress] = {}
-        self.steps: StepStore = MemorySteps()
+        self.steps: StepStore = _MemorySteps()
         self.flows: Any = MemoryFlows(self)
 
     @property
@@ -486,8 +506,9 @@ class MemoryCalls(CallStates):
         self._records[call] = record = change(record)
         return record, 0, len(record.to_json())
 
-    def store(self, record: CallRecord, _revision: int) -> bool:
+    def store(self, record: CallRecord, revision: int) -> bool:
         """Replace a record."""
+        del revision
         self._records[record.id] = record
         return True
 

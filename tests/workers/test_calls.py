@@ -32,7 +32,7 @@ from jetstream_sync.workers.call_records import (
     CallEvent,
 )
 from jetstream_sync.workers.calls import (
-    CallStates,
+    CallBucket,
     NewCall,
 )
 from jetstream_sync.workers.logs import log
@@ -384,7 +384,7 @@ def test_a_failure_that_cannot_be_stored_in_a_stop_is_no_dead_letter(worker, js,
     with running(worker) as run:
         assert started.wait(20)
         with monkeypatch.context() as patch:
-            patch.setattr(CallStates, "store", unavailable)
+            patch.setattr(CallBucket, "store", unavailable)
             run.stop()
     assert (call.status, waiting(js), waiting(js, "DEAD")) == ("RUNNING", 1, 0)
     with running(worker):

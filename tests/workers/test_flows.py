@@ -32,7 +32,7 @@ from jetstream_sync.workers import (
     chain,
     group,
 )
-from jetstream_sync.workers.steps import StepStore
+from jetstream_sync.workers.steps import StepBucket
 
 pytestmark = pytest.mark.timeout(170)
 
@@ -417,7 +417,7 @@ def test_steps_that_are_recorded_while_the_call_ends(js, nc):
     """A step can be recorded at every moment in which another process deletes the steps of the call."""
     bucket = f"steps-{uuid.uuid4().hex}"
     js.create_key_value(KeyValueConfig(bucket=bucket))
-    stores = [StepStore(lambda: nc, bucket, lambda *_: None) for _ in range(2)]
+    stores = [StepBucket(lambda: nc, bucket, lambda *_: None) for _ in range(2)]
     over = threading.Event()
     given = {b"end"}
 

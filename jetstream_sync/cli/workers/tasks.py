@@ -15,7 +15,7 @@ from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX
 from ...workers import CallProgress
 from ...workers.call_records import CallRecord, CallStatus
-from ...workers.calls import PROGRESS_KEY, RESULTS_MARK, CallStates
+from ...workers.calls import PROGRESS_KEY, RESULTS_MARK, CallBucket
 from ...workers.errors import NoCallError
 from ...workers.flows import CallTree, Flows
 from ..shared.env import readable, visible
@@ -276,9 +276,9 @@ class _StoredFlows(Flows):
     def __init__(self, nc: Connection) -> None:
         self._nc = nc
 
-    def states(self, results: str) -> CallStates:
+    def states(self, results: str) -> CallBucket:
         """Return the states of the calls of a bucket, which is not created."""
-        return CallStates(lambda: self._nc, results, lambda _nc, _resources: None)
+        return CallBucket(lambda: self._nc, results, lambda _nc, _resources: None)
 
 
 def _lines(tree: CallTree, depth: int = 0) -> Iterator[str]:

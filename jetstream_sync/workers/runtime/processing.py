@@ -37,6 +37,7 @@ from ..deliveries import (
     LeasedMessage,
     LeaseKeeper,
     Settlements,
+    Settler,
     lease_clock,
     log_context,
     stored_ns,
@@ -100,7 +101,7 @@ class Parts:
     """What a processor of messages uses of the worker."""
 
     js: Publishing
-    settlements: Settlements
+    settlements: Settler
     middleware: Sequence[Middleware]
     """Wraps each run of a handler, the first one outermost."""
     observer: Observer
@@ -120,6 +121,7 @@ class Shared(Parts):
     """What all handlers of a running worker have in common."""
 
     js: JetStream
+    settlements: Settlements
     keeper: LeaseKeeper
     on_change: Callable[[], object]
     """Called when the worker may have become idle."""

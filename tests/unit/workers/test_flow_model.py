@@ -29,8 +29,8 @@ from jetstream_sync.workers.calls import (
 )
 from jetstream_sync.workers.errors import CallEndedError
 from jetstream_sync.workers.flows import Flows
-from jetstream_sync.workers.steps import MemorySteps, RunOrder, order_of_run
-from jetstream_sync.workers.testing import MemoryCalls, TestClient, _RecordedMsg
+from jetstream_sync.workers.steps import RunOrder, order_of_run
+from jetstream_sync.workers.testing import MemoryCalls, TestClient, _MemorySteps, _RecordedMsg
 
 #: No schedule of the model takes more operations.
 MOST_OPERATIONS = 4000
@@ -85,7 +85,7 @@ class World:
         return [item for item in self.messages.values() if not item.is_held and item.waits is None]
 
 
-class ModelSteps(MemorySteps):
+class ModelSteps(_MemorySteps):
     """Steps whose operations are those of the model."""
 
     def __init__(self, world: World) -> None:
