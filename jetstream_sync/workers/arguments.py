@@ -269,6 +269,17 @@ class Arguments:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that differ from their defaults by name, as JSON; raises `TypeError` if they do not fit."""
+        found = self._sent.bind(*args, **kwargs).arguments
+        return {name: value for name, value in found.items() if not self._is_default(name, value)}
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        default = self._sent.parameters[name].default
+        with suppress(errors.InvalidArgumentError):  # a default that is not JSON, or none
+            return to_json(value) == to_json(default)
+        return False
+
     def _converted(self, name: str, value: Any) -> Any:
         convert = self._converters[name]
         kind = self._signature.parameters[name].kind

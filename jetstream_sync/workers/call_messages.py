@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +27,13 @@ _PARKED: Final = "parked"
 #: The last token of the schedule of a later call, and the number of dots in the subject of a call.
 _LATER: Final = "later"
 _DOTS: Final = 4
+#: The id of a call.
+_ID: Final = re.compile("[-_=/0-9A-Za-z]{1,200}")
+
+
+def is_call_id(text: object) -> bool:
+    """Return whether a text can be the id of a call: a token of a subject, and a key of a bucket."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def parked_subject(stream: str, place: str = ">") -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -31,6 +30,7 @@ from .. import errors
 from ..exact import exact
 from ..options import check_returned
 from .arguments import Arguments
+from .call_messages import is_call_id
 from .call_records import (
     CallFailure,
     CallRecord,
@@ -67,9 +67,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: The options of a call, see `Task.apply_async`.
 _CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "priority", "task_id")
-#: Longest id of a call, and its characters.
-_MAX_ID: Final = 200
-_ID: Final = frozenset(f"{string.ascii_letters}{string.digits}-_=/")
 
 
 class CallSender(Protocol):
@@ -581,7 +578,6 @@ def _later(option: str, seconds: object, now: datetime, *, ok: bool) -> datetime
 
 def _checked_id(task_id: str) -> str:
     task_id = exact(task_id)
-    ok = isinstance(task_id, str) and 0 < len(task_id) <= _MAX_ID and _ID.issuperset(task_id)
-    rule = f"must have 1 to {_MAX_ID} letters, digits, '-', '_', '=' and '/'"
-    check_option("task_id", task_id, ok, rule)
+    rule = "must have 1 to 200 letters, digits, '-', '_', '=' and '/'"
+    check_option("task_id", task_id, is_call_id(task_id), rule)
     return task_id

@@ -8,6 +8,9 @@ Rules:
 2. A key counts while the message of its call is stored. A sender that finds a key without a message waits for
    the other sender, and replaces the key when that must have given up: no wish is lost with a killed sender.
 3. Only the message that was read is replaced or deleted.
+4. Data of another program in a key is no call. Its key is replaced as one without a message.
+5. An argument that equals its default counts as not passed. So versions of a program with other defaults, or with
+   further ones, compute the same key from a message.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import StreamConfig, errors
 from ..converters import to_json
-from ..net.clock import BackoffDelay
+from ..net.clock import BackoffDelay, Deadline
 from .arguments import Arguments
+from .call_messages import is_call_id
 from .calls import CallQueue, CallStates, call_id, sent_call
 from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState
-from .errors import Reject, StateUnknownError
+from .errors import NoCallError, Reject, StateUnknownError
 from .logs import log
 
 if TYPE_CHECKING:
@@ -92,7 +96,8 @@ class UniqueCalls:
     def claim(self, record: CallRecord) -> str:
         """Return the id of the call that is stored for the arguments: that of this one if there was none."""
         subject, own = self._subject(record.args, record.kwargs), record.id.encode()
-        delays, last = BackoffDelay(_FIRST_DELAY_S, _MAX_DELAY_S), 0
+        delays, last, known = BackoffDelay(_FIRST_DELAY_S, _MAX_DELAY_S), 0, 0
+        sending = Deadline(_SENDING_S)
         js, stream = self._opened()
         while True:
             with suppress(errors.WrongLastSequenceError):
@@ -101,11 +106,15 @@ class UniqueCalls:
             last = 0
             with suppress(errors.MessageNotFoundError):
                 found = stream.get_msg(last_by_subject=subject, consistent=True)
-                if found.data == own or self._is_stored(found.data.decode()):
-                    return found.data.decode()
+                call = found.data.decode(errors="replace")
+                if is_call_id(call) and (call == record.id or self._is_stored(call)):
+                    return call
+                if found.seq != known:
+                    known, sending = found.seq, Deadline(_SENDING_S)
                 now = stream.info().ts
                 assert now is not None
-                if (now - found.time).total_seconds() >= _SENDING_S:
+                # The clock of the server may have been set back since.
+                if sending.expired() or (now - found.time).total_seconds() >= _SENDING_S:
                     last = found.seq
                 else:
                     time.sleep(delays.next())
@@ -113,16 +122,19 @@ class UniqueCalls:
     def _is_stored(self, call: str) -> bool:
         """Return whether a call waits or runs."""
         if self._states is not None:
-            with suppress(errors.KeyNotFoundError):
+            with suppress(errors.KeyNotFoundError, NoCallError):
                 if self._states.read(call).has_ended:
                     return False
         return self._queue.find(self._task, call) is not None
 
     def release(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Delete the key of a call, unless another one has it."""
+        try:
+            subject = self._subject(args, kwargs)
+        except TypeError:
+            return  # they do not fit the function
         with suppress(errors.NotFoundError):
             stream = self._queue.connection().jetstream().get_stream(UNIQUE_STREAM)
-            subject = self._subject(args, kwargs)
             found = stream.get_msg(last_by_subject=subject, consistent=True)
             if found.data == call.encode():
                 stream.delete_msg(found.seq)
@@ -137,8 +149,8 @@ class UniqueCalls:
             return js, js.get_stream(UNIQUE_STREAM)
 
     def _subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        named = self._arguments.named(self._task, args, kwargs)
-        values = sorted((name, named[name]) for name in self._names or named)
+        given = self._arguments.given(args, kwargs)
+        values = sorted(item for item in given.items() if item[0] in self._names or not self._names)
         return f"{_SUBJECT}.{short_digest(to_json([self._queue.prefix, self._task, values]), 32)}"
 
 

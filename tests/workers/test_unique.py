@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 import uuid
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
-from fixtures.threads import wait_until
+from fixtures.threads import SCALE, wait_until
 from fixtures.worker import WorkerProgram, dead_letters, running
 
 from jetstream_sync import (
@@ -158,6 +160,127 @@ def test_a_killed_sender_keeps_nothing(worker, js, monkeypatch):
     assert second.id != first.id
     assert 0.5 < time.monotonic() - begun < 20
     assert work.delay(1).id == second.id
+
+
+@contextmanager
+def _times_ahead(port: int) -> Iterator[str]:
+    """A relay that shows the messages of a server as stored a century later, as after its clock was set back."""
+    ends: list[socket.socket] = []
+
+    def forward(source: socket.socket, sink: socket.socket, *, changes: bool) -> None:
+        data = b""
+        with suppress(OSError):
+            while piece := source.recv(65536):
+                data += piece
+                if data.endswith(b"\r\n"):
+                    sink.sendall(data.replace(b'"time":"20', b'"time":"21') if changes else data)
+                    data = b""
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client, server = (
+                    listening.accept()[0],
+                    socket.create_connection(("127.0.0.1", port)),
+                )
+                ends.extend((client, server))
+                for source, sink in ((client, server), (server, client)):
+                    options = {"changes": source is server}
+                    threading.Thread(target=forward, args=(source, sink), kwargs=options).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept).start()
+        yield f"nats://127.0.0.1:{listening.getsockname()[1]}"
+        for end in (listening, *ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+    for end in ends:
+        end.close()
+
+
+def test_a_clock_that_was_set_back_is_not_waited_for(worker, js, nats_server, monkeypatch):
+    """A key without a message is replaced after the time of a sender, whatever the times of messages are."""
+    monkeypatch.setattr(unique_module, "_SENDING_S", 1.0)
+    with _times_ahead(nats_server.port) as url:
+        sender = Worker(url, name=worker.name, program="tests")
+
+        @sender.task(name="work", unique="queued")
+        def work() -> None: ...
+
+        first = work.delay()
+        key = js.get_stream(UNIQUE_STREAM).get_msg(last_by_subject="task-unique.>")
+        assert key.data.decode() == first.id
+        work.queue.withdraw(work.name, first.id)  # as if it was never stored
+        found: list[str] = []
+        thread = threading.Thread(target=lambda: found.append(work.delay().id), daemon=True)
+        thread.start()
+        thread.join(20 * SCALE)
+        assert found
+        assert found != [first.id]
+        shared_connection(url, name=worker.name).close()
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"", b">", b"*", b"a.b", b"a b", "\xe4".encode()])
+@pytest.mark.parametrize("results", [None, "RESULTS"])
+def test_foreign_data_in_a_key_is_no_call(worker, js, monkeypatch, data, results):
+    """It is replaced by the call, and reaches no subject: a wildcard would find the message of another call."""
+    monkeypatch.setattr(unique_module, "_SENDING_S", 0.5)
+
+    @worker.task(name="work", unique="until_done", results=results)
+    def work(number: int) -> None: ...
+
+    other, first = work.delay(1), work.delay(2)
+    keys = js.get_stream(UNIQUE_STREAM)
+    key = keys.get_msg(last_by_subject="task-unique.>")
+    assert key.data.decode() == first.id
+    js.publish(key.subject, data)
+    second = work.delay(2)
+    assert second.id not in {other.id, first.id}
+    assert keys.get_msg(last_by_subject=key.subject).data.decode() == second.id
+    assert js.get_stream("TASKS").info().state.messages == 3
+
+
+def test_versions_with_other_defaults_have_one_key(worker, js, nats_server):
+    """A worker with another default, or with one more parameter, frees the key of the call that it runs."""
+    begun, release = threading.Event(), threading.Event()
+
+    @worker.task(name="work", unique="queued")
+    def work(number: int, size: int = 1, at: object = object()) -> None:
+        del number, size, at
+
+    newer = Worker(nats_server.url, name=worker.name, program="tests")
+
+    @newer.task(name="work", unique="queued")
+    def work_newer(number: int, size: int = 2, at: object = object(), more: str = "") -> None:
+        del number, size, at, more
+        begun.set()
+        release.wait(20)
+
+    first = work.delay(1)
+    assert work.delay(1, 1).id == work.delay(1, size=1).id == work_newer.delay(1, 2).id == first.id
+    with running(newer):
+        assert begun.wait(20)
+        second = work.delay(1)  # the call that runs may have read its data
+        assert second.id != first.id
+        release.set()
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert _keys(js) == 0
+
+
+def test_a_call_of_another_version_can_be_cancelled(worker, nats_server, js):
+    """Its arguments do not fit the function here, which computes no key of them."""
+
+    @worker.task(name="work", unique="queued")
+    def work(number: int) -> None: ...
+
+    newer = Worker(nats_server.url, name=worker.name, program="tests")
+
+    @newer.task(name="work", unique="queued")
+    def work_newer(number: int, language: str) -> None: ...
+
+    call = work_newer.delay(1, "de")
+    assert work.result_of(call.id).cancel()
+    assert js.get_stream("TASKS").info().state.messages == 0
 
 
 def test_an_other_sender_is_waited_for(worker, js):
