@@ -1,4 +1,4 @@
-"""Exact durations and times with nanoseconds, as subclasses of `timedelta` and `datetime`; sizes as text."""
+"""Exact durations and times with nanoseconds, as subclasses of `timedelta` and `datetime`; sizes and counts as text."""
 
 # JetStream's JSON has durations in integer nanoseconds and times with nine fractional digits. `timedelta`
 # and `datetime` have a resolution of a microsecond, so other values are returned as the subclasses
@@ -296,3 +296,8 @@ def size_from_text(text: str) -> int:
     whole, _, rest = number.partition(".")
     parts: int = 10 ** len(rest)
     return (2 * int(whole + rest) * factor + parts) // (2 * parts)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 message``, ``1,000 messages``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -89,6 +89,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
         "codec",
         "converters",
         "differences",
+        "durations",
         "exact",
         "exit_status",
         "locks",
@@ -444,11 +445,12 @@ def test_the_worker_runtime_uses_public_names():
                 node.level > file.name.count("/") or node.module == "jetstream_sync"
             ):
                 # `Worker.setup` shows the differences of jsm; exit statuses, subjects, deadlines, growing
-                # delays, results of callbacks, exact and stored values, and values in JSON have one rule.
+                # delays, results of callbacks, exact and stored values, counts and values in JSON have one rule.
                 if node.module in {
                     "converters",
                     "declare",
                     "differences",
+                    "durations",
                     "errors",
                     "exact",
                     "exit_status",

@@ -16,6 +16,7 @@ import warnings
 from weakref import WeakSet
 
 from .. import errors
+from ..durations import counted
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
@@ -156,7 +157,9 @@ class Engine:
             alive = self.state.status is not ConnectionStatus.CLOSED
         try:
             if alive and not self.writer.drain(Deadline(_CLOSE_TIMEOUT_S)) and self.writer.unsent:
-                log.warning("%s: closed with %d messages unsent", self.name, self.writer.unsent)
+                log.warning(
+                    "%s: closed with %s unsent", self.name, counted(self.writer.unsent, "message")
+                )
         finally:
             # Also after a KeyboardInterrupt: the connection must be closed in every case.
             self._end(errors.ConnectionClosedError("the connection is closed"))
@@ -199,7 +202,10 @@ class Engine:
         if closed:
             if self.writer.unsent:
                 log.warning(
-                    "%s: %s; %d messages were not sent", self.name, reason, self.writer.unsent
+                    "%s: %s; not sent: %s",
+                    self.name,
+                    reason,
+                    counted(self.writer.unsent, "message"),
                 )
             self._finish(reason)
             raise self.state.closed_error()
@@ -268,10 +274,12 @@ class Engine:
 
     def _warn_of_lost(self, unsent: int, unacked: int) -> None:
         """Warn that the process exits before messages were sent, or acknowledged."""
-        counts = ((unsent, "were not sent"), (unacked, "of publish_async() are not acknowledged"))
-        lost = " and ".join(f"{count} messages {what}" for count, what in counts if count)
+        counts = ((unsent, "unsent"), (unacked, "of publish_async() not acknowledged"))
+        lost = " and ".join(
+            f"{counted(count, 'message')} {what}" for count, what in counts if count
+        )
         if lost:
-            text = f"the process exits, and {lost} by the NATS connection {self.name!r}"
+            text = f"the process exits with {lost} by the NATS connection {self.name!r}"
             log.warning(text)
             warnings.warn(text, ResourceWarning, stacklevel=1)
 

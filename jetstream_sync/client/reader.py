@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .. import errors
+from ..durations import counted
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import (
@@ -160,7 +161,7 @@ class Reader:
         self._table.on_limit_reached(subscription)
         subscription.receiver.on_closed(
             errors.BadSubscriptionError(
-                f"the subscription ended after its limit of {subscription.limit} messages"
+                f"the subscription ended after its limit of {counted(subscription.limit, 'message')}"
             )
         )
 

@@ -38,6 +38,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import errors, speedups
+from ..durations import counted
 from ..headers import HeadersLike
 from ..locks import call_and_record, new_lock
 from ..net.clock import NO_WAIT, Deadline, monotonic
@@ -611,7 +612,9 @@ class KeepAlive:
             return self._interval
         if self._outstanding >= self._max_outstanding:
             self._on_stale(
-                errors.StaleConnectionError(f"the server did not answer {self._outstanding} pings")
+                errors.StaleConnectionError(
+                    f"the server did not answer {counted(self._outstanding, 'ping')}"
+                )
             )
             return self._interval
         with self._lock:

@@ -30,7 +30,7 @@ from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
 from ..api.stream import MsgGetRequest
 from ..client.mailbox import copy_exception
 from ..codec import decode, encode
-from ..durations import time_from_ns, time_from_text, time_to_ns, time_to_text
+from ..durations import counted, time_from_ns, time_from_text, time_to_ns, time_to_text
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline, monotonic
 from ..options import check_int, check_known
@@ -446,7 +446,9 @@ class OrderedCursor:
             return
         attempts.failed += 1
         if attempts.failed == self._attempts:
-            text = f"no consumer on stream {self.stream!r} after {attempts.failed} attempts"
+            text = (
+                f"no consumer on stream {self.stream!r} after {counted(attempts.failed, 'attempt')}"
+            )
             raise errors.OrderedConsumerResetError(text) from error
         # Without a reply, the attempt has repeated its request, and its leader may be there at any time.
         wait = 0.0 if isinstance(error, errors.TimeoutError) else attempts.delays.next()

@@ -15,6 +15,7 @@ from ..api.pull import ContinuousOptions, ContinuousPull
 from ..api.subscribing import SubscribeRequest, ordered_config
 from ..client.mailbox import copy_exception
 from ..codec import encode
+from ..durations import counted
 from ..locks import new_lock
 from ..net.clock import Deadline
 from ..options import check_int
@@ -68,7 +69,7 @@ class _CountedReader(OrderedReader):
             self.stop()
 
     def _limit_reached(self) -> str:
-        return f"the subscription has reached its limit of {self.limit} messages"
+        return f"the subscription has reached its limit of {counted(self.limit, 'message')}"
 
 
 class OrderedSubscription(ConsumerAccessors):

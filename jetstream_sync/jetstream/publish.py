@@ -44,6 +44,7 @@ from ..client.core import ConnectionCore
 from ..client.events import closed_before
 from ..client.mailbox import Mailbox, MessageReceiver, copy_exception
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
+from ..durations import counted
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
 from ..net.clock import BackoffDelay, Deadline, monotonic, seconds
@@ -700,7 +701,7 @@ class Publisher(MessageReceiver):
             raise errors.TimeoutError("a callback of a future cannot wait for other messages")
         if not self._wait_for_acks(lambda: not self._pending, deadline):
             raise self._core.state.timed_out(
-                f"{len(self._pending)} messages still await their acks"
+                f"still without an ack: {counted(len(self._pending), 'message')}"
             )
 
     def _wait_for_acks(self, holds: Callable[[], object], deadline: Deadline) -> bool:

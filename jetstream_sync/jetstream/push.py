@@ -30,6 +30,7 @@ from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
 from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, PendingLimits, Subscription
 from ..client.threads import call_to_end
+from ..durations import counted
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
@@ -357,7 +358,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._core.table.remove(self._state)
         self._on_closed(
             errors.BadSubscriptionError(
-                f"the subscription has reached its limit of {self._end.limit} messages"
+                f"the subscription has reached its limit of {counted(self._end.limit, 'message')}"
             )
         )
 

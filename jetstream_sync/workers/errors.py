@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from .. import errors
+from ..durations import counted
 from ..exact import exact
 from .checks import check_option, is_number
 from .retries import MAX_DELAY_S, MIN_DELAY_S
@@ -70,7 +71,7 @@ class BatchError(Exception):
         for index, error in self.errors.items():
             ok = isinstance(index, int) and isinstance(error, BaseException)
             check_option("errors", errors, ok, "must be exceptions by index")
-        super().__init__(f"{len(self.errors)} messages of a batch failed")
+        super().__init__(f"{counted(len(self.errors), 'message')} of a batch failed")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.errors,)
@@ -166,7 +167,7 @@ class MembersFailedError(Reject):
         shown = ", ".join(f"{item['id']} is {item['status'].lower()}" for item in failed[:10])
         more = f", and {len(failed) - 10} more" if len(failed) > 10 else ""
         super().__init__(
-            f"{len(failed)} of {len(outcomes)} calls have not succeeded: {shown}{more}"
+            f"{len(failed)} of {counted(len(outcomes), 'call')} did not succeed: {shown}{more}"
         )
         self.outcomes = outcomes
 

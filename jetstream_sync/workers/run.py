@@ -23,6 +23,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from .. import errors
+from ..durations import counted
 from ..exit_status import ExitStatus, exit_status
 from ..net.clock import FOREVER, BackoffDelay, Deadline
 from .dead_letters import DeadLetterWriter
@@ -150,8 +151,8 @@ class WorkerRun:
         self._ended.set()
         abandoned = self._settlements.abandoned
         if abandoned:
-            text = "worker %r: not confirmed: %d settlements, whose messages may be delivered again"
-            log.error(text, self._worker.name, abandoned)
+            text = "worker %r: not confirmed: %s, so messages may be delivered again"
+            log.error(text, self._worker.name, counted(abandoned, "settlement"))
         if abandoned or not clean:
             self._status = self._status or ExitStatus.FAILED
         log.info("worker %r has stopped with status %d", self._worker.name, self._status)
@@ -270,7 +271,9 @@ class WorkerRun:
             runner.is_prepared for runner in self._runners
         ):
             return
-        log.info("worker %r is ready: %d handlers", self._worker.name, len(self._runners))
+        log.info(
+            "worker %r is ready: %s", self._worker.name, counted(len(self._runners), "handler")
+        )
         self._monitor.enter(WorkerPhase.RUNNING)
         self._observer.emit("ready")
         if self._link is not None:
@@ -336,7 +339,9 @@ class WorkerRun:
         clean = self._wait_idle(deadline) and self._settlements.wait_confirmed(deadline)
         abandoned = sum(runner.abandon() for runner in self._runners)
         if abandoned:
-            log.error("%d handlers did not end in time; their messages are returned", abandoned)
+            log.error(
+                "did not end in time, messages are returned: %s", counted(abandoned, "handler")
+            )
             self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
         self._monitor.enter(WorkerPhase.STOPPED)
         self._shared.shared_limits.stop()
@@ -386,7 +391,7 @@ class WorkerRun:
     def _return_waiting(self) -> None:
         count = sum(runner.return_waiting() for runner in self._runners)
         if count:
-            log.info("%d messages that were not started are returned", count)
+            log.info("returned without a start: %s", counted(count, "message"))
 
 
 class _Upkeep:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import JetStream, KeyValueEntry, errors
+from ..durations import counted
 from .call_messages import SCHEDULE_TARGET, CallAddress, is_parked_subject
 from .call_records import CallRecord, CallStatus
 from .calls import CallQueue
@@ -56,7 +57,7 @@ def verify_calls(
     found += unknown_calls(js, sources)
     found += stranded_calls(js, sources)
     return found + [
-        f"queue {name}: {count} messages are unknown to its consumer"
+        f"queue {name}: unknown to its consumer: {counted(count, 'message')}"
         for name, count in forgotten.items()
     ]
 

@@ -344,7 +344,7 @@ def test_a_block_after_a_close(fresh_server, subject, caplog):
         wait_until(lambda: nc.is_reconnecting)
         nc.publish(subject)
         nc.close()
-    assert "closed with 1 messages unsent" in caplog.text
+    assert "closed with 1 message unsent" in caplog.text
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -375,4 +375,4 @@ def test_a_program_that_ends_with_a_dead_server(fresh_server, is_silent):
         fresh_server.resume()
     text = errors.decode()
     assert text.count("ResourceWarning: the process exits") == 1
-    assert text.count("the process exits, and 7 messages ") == 2, "once as a log line"
+    assert text.count("the process exits with 7 messages ") == 2, "once as a log line"

@@ -125,7 +125,7 @@ def test_a_callback_follows_members_that_failed_or_were_cancelled(worker, js, on
     result = group(members, then=last.call(), on_error=on_error).delay(task_id="g")
     with running(worker):
         if on_error == "stop":
-            with pytest.raises(TaskError, match="1 of 3 calls have not succeeded: g-m1 is failed"):
+            with pytest.raises(TaskError, match="1 of 3 calls did not succeed: g-m1 is failed"):
                 result.get(30 * SCALE)
             wait_until(lambda: messages(js, "DEAD") == 2)
             assert not calls

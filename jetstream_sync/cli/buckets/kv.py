@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ... import KeyValueConfig, KeyValueStatus
-from ...durations import duration_to_ns, time_from_ns, time_to_text
+from ...durations import counted, duration_to_ns, time_from_ns, time_to_text
 from ...exit_status import ExitStatus
 from ..messages.outgoing import body_of
 from ..messages.view import body_fields, header_fields, write_bytes
 from ..shared.env import readable, visible
 from ..shared.names import bucket_names, complete_bucket
-from ..shared.output import count, counted, emit_names, emit_text, to_json, when
+from ..shared.output import count, emit_names, emit_text, to_json, when
 from ..shared.prompts import Asker
 from ..shared.render import Field, show_rows
 from ..shared.settings import Settings, command

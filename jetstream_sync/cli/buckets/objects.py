@@ -15,6 +15,7 @@ import click
 
 from ... import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig, errors
 from ...codec import encode
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ..messages.outgoing import header_option
 from ..messages.view import write_bytes
@@ -22,7 +23,7 @@ from ..shared.config import PAIR
 from ..shared.env import single_line, visible
 from ..shared.long_running import failover, failover_options, read_interruptibly
 from ..shared.names import complete_store
-from ..shared.output import count, counted, emit_names, emit_text, note, size, when
+from ..shared.output import count, emit_names, emit_text, note, size, when
 from ..shared.prompts import Asker
 from ..shared.render import Block, Field, show_blocks, show_progress, show_rows
 from ..shared.settings import Settings, command

@@ -20,7 +20,7 @@ from ... import (
     SequenceInfo,
     errors,
 )
-from ...durations import duration_text, seconds_text
+from ...durations import counted, duration_text, seconds_text
 from ..shared.config import display_fields
 from ..shared.listings import (
     Listed,
@@ -40,7 +40,7 @@ from ..shared.names import (
     suggesting,
     title,
 )
-from ..shared.output import Missing, count, counted, deletions, emit_text, when
+from ..shared.output import Missing, count, deletions, emit_text, when
 from ..shared.prompts import Asker
 from ..shared.render import (
     Block,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ... import errors
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ...headers import MSG_ID, MSG_TTL, StatusCode
 from ...net.clock import Deadline, monotonic
 from ..shared.env import readable, visible
 from ..shared.long_running import failover, failover_options, pause, reconnect_options
 from ..shared.output import count as count_text
-from ..shared.output import counted, emit_item, emit_line, say, to_json
+from ..shared.output import emit_item, emit_line, say, to_json
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, hint_of, one_line
 from ..shared.values import (

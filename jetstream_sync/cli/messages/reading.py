@@ -34,12 +34,13 @@ from ... import (
     Subscription,
     errors,
 )
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ...net.clock import Deadline, monotonic
 from ...subjects import subject_matches
 from ..shared.long_running import wait_interruptibly
 from ..shared.names import named_stream
-from ..shared.output import counted, say
+from ..shared.output import say
 from ..shared.settings import Settings
 from ..shared.status import CommandError
 from ..shared.values import allow_one

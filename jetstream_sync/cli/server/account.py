@@ -9,8 +9,8 @@ import click
 
 from ... import errors
 from ...address import ServerAddress
-from ...durations import duration_to_ns
-from ..shared.output import Missing, count, counted, limit, ns_text, size
+from ...durations import counted, duration_to_ns
+from ..shared.output import Missing, count, limit, ns_text, size
 from ..shared.render import Block, Field, show_blocks, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, exit_status, one_line

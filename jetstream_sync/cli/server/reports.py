@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ...durations import time_from_text
+from ...durations import counted, time_from_text
 from ..shared.long_running import failover_options
-from ..shared.output import Missing, counted, note, size
+from ..shared.output import Missing, note, size
 from ..shared.render import Field, ReportOptions, Table, bad, report_options, warn, write_reports
 from ..shared.settings import Settings, command
 from ..shared.system import (

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ... import errors
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ...net.clock import Deadline
 from ...subjects import KV_PREFIX, OBJECT_PREFIX
 from .long_running import failover_options
 from .names import suggesting
-from .output import Missing, counted, emit_names
+from .output import Missing, emit_names
 from .render import Field, ReportOptions, Table, write_reports
 from .settings import Settings
 from .status import CommandError, one_line

@@ -152,11 +152,6 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 message``, ``1,000 messages``."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
-
-
 def limit(number: int | None, shown: Callable[[int], str] = count) -> str:
     """Return a limit; ``None`` and negative numbers are ``Unlimited``."""
     return "Unlimited" if number is None or number < 0 else shown(number)

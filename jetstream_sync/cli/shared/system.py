@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ... import errors
 from ...codec import dumps, loads
+from ...durations import counted
 from ...exit_status import ExitStatus
 from .env import single_line
-from .output import Missing, counted
+from .output import Missing
 from .settings import Settings
 from .status import CommandError
 

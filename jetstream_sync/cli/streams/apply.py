@@ -26,11 +26,12 @@ from ...declare import (
     plan,
     set_of,
 )
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX, OBJECT_PREFIX, check_stream_name
 from ..shared.config import check_updates, config_of, difference_documents, read_documents, run_step
 from ..shared.listings import Lister, lister
-from ..shared.output import counted, emit
+from ..shared.output import emit
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError

@@ -29,12 +29,13 @@ import click
 from ... import SnapshotInfo, StreamConfig, StreamInfo, StreamSnapshot, errors
 from ...codec import decode, encode, loads
 from ...differences import differences
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ..shared.config import config_of_file
 from ..shared.listings import lister
 from ..shared.long_running import failover, failover_options
 from ..shared.names import find_stream, stream_argument
-from ..shared.output import count, counted, emit_text, note, size, to_json
+from ..shared.output import count, emit_text, note, size, to_json
 from ..shared.prompts import Asker
 from ..shared.render import show_progress
 from ..shared.settings import Settings, command

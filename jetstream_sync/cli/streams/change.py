@@ -9,6 +9,7 @@ import click
 
 from ... import StreamConfig, errors
 from ...differences import without_server_labels
+from ...durations import counted
 from ...subjects import check_stream_name
 from ..shared.config import (
     ask_for_field,
@@ -29,7 +30,6 @@ from ..shared.names import (
     optional_stream_argument,
     stream_argument,
 )
-from ..shared.output import counted
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ... import errors
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
 from ..shared.env import readable
 from ..shared.long_running import failover_options, pause
 from ..shared.names import optional_stream_argument, stream_argument, stream_of
-from ..shared.output import counted, emit_text, note, when
+from ..shared.output import emit_text, note, when
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, about

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ... import ClusterInfo, PeerInfo, StreamConfig, StreamInfo, StreamSourceInfo, errors
-from ...durations import seconds_text
+from ...durations import counted, seconds_text
 from ..shared.listings import (
     Listed,
     Lister,
@@ -29,7 +29,6 @@ from ..shared.names import complete_stream, optional_stream_argument, stream_of,
 from ..shared.output import (
     Missing,
     count,
-    counted,
     deletions,
     emit,
     emit_names,

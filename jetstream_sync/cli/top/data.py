@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import Self
 
 from ...client.threads import Signal, spawn
+from ...durations import counted
 from ...errors import Error, JetStreamNotEnabledError
 from ...net.clock import monotonic
 from ...subjects import KV_PREFIX, OBJECT_PREFIX
@@ -33,7 +34,7 @@ from ..consumers.dlq import why_dead
 from ..shared.env import parse_json
 from ..shared.listings import Listed, Lister
 from ..shared.names import title
-from ..shared.output import Missing, counted, size
+from ..shared.output import Missing, size
 from ..shared.render import Field, bad, sort_key, warn
 from ..shared.status import CommandError, one_line
 from ..shared.system import PING, MetaGroup, all_replies, server_name

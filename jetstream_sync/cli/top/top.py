@@ -7,11 +7,12 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ...version import install_command
 from ..shared.listings import Lister
 from ..shared.long_running import RECONNECT_OPTIONS, failover_options, pause
-from ..shared.output import counted, emit
+from ..shared.output import emit
 from ..shared.render import write_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError

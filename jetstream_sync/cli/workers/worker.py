@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ... import errors
+from ...durations import counted
 from ...exit_status import ExitStatus
 from ...workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, run_worker
 from ...workers.running import ProcessReport, RunningMessage, request_reports
 from ..shared.env import single_line, visible
-from ..shared.output import counted, emit, emit_text, note, say
+from ..shared.output import emit, emit_text, note, say
 from ..shared.prompts import Asker
 from ..shared.render import Block, Field, bad, show_blocks, show_rows, warn
 from ..shared.settings import LOGIN_PARTS, Settings, command

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ...differences import differences
+from ...durations import counted
 from ...subjects import filter_fields, subject_matches, subjects_overlap
 from ..call_messages import CallAddress, parked_subject
 from ..calls import OWNER, check_owner
@@ -301,8 +302,8 @@ def _has_floor(stream: Stream, known: ConsumerInfo | None) -> bool:
 
 def _log_created(source: Source, info: ConsumerInfo, floor: int, *, is_new: bool) -> None:
     level = logging.INFO if is_new else logging.WARNING
-    text = "%s: consumer %s/%s was created and receives %d stored messages%s"
-    stored = info.num_pending + info.delivered.consumer_seq
+    text = "%s: consumer %s/%s was created and receives %s%s"
+    stored = counted(info.num_pending + info.delivered.consumer_seq, "stored message")
     behind = f" behind sequence {floor}" if floor else ""
     log.log(level, text, source.name, source.stream, source.consumer, stored, behind)
 
@@ -495,7 +496,7 @@ def unknown_calls(js: JetStream, sources: Sequence[Source]) -> list[str]:
             elif task not in queues[queue].tasks:
                 found[f"unknown task {task!r}"] += count
     return [
-        f"{what}: {count} calls wait, and no worker of this program runs them"
+        f"{what}: no worker of this program runs {counted(count, 'waiting call')}"
         for what, count in sorted(found.items())
     ]
 

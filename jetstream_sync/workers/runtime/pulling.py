@@ -34,6 +34,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
+from ...durations import counted
 from ...locks import new_lock
 from ...net.clock import BackoffDelay, Deadline
 from ...options import check_returned
@@ -628,8 +629,8 @@ class Puller:
         return len(waiting)
 
     def _lost_pin(self) -> None:
-        text = "%s: another process has taken over the messages; %d waiting ones are returned"
-        log.warning(text, self._source.name, self.return_waiting())
+        text = "%s: another process has taken over the messages; returned: %s"
+        log.warning(text, self._source.name, counted(self.return_waiting(), "waiting message"))
 
 
 def _key_of(delivery: LeasedMessage, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:

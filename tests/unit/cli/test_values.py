@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jetstream_sync.cli.consumers.change import parse_deliver
 from jetstream_sync.cli.shared.env import Environment
-from jetstream_sync.cli.shared.output import count, counted, limit, size, when
+from jetstream_sync.cli.shared.output import count, limit, size, when
 from jetstream_sync.cli.shared.settings import Settings
 from jetstream_sync.cli.shared.values import (
     TIMEOUT,
@@ -24,7 +24,7 @@ from jetstream_sync.cli.shared.values import (
     parse_limited_size,
     parse_time,
 )
-from jetstream_sync.durations import duration_text, seconds_text, size_from_text
+from jetstream_sync.durations import counted, duration_text, seconds_text, size_from_text
 
 
 @pytest.mark.parametrize(
