@@ -81,6 +81,13 @@ except (ImportError, TypeError):
         """Reject NaN and the infinities, which are not JSON; orjson rejects them as well."""
         raise ValueError(f"{name} is not valid JSON")
 
+    def _finite(text: str) -> float:
+        """Reject a number that no float can be, as orjson does."""
+        number = float(text)
+        if abs(number) == _INFINITE:
+            raise ValueError(f"{text} is too large")
+        return number
+
     def _dumps(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
         text = json.dumps(
             value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default
@@ -90,7 +97,7 @@ except (ImportError, TypeError):
     def _loads(data: bytes | str) -> Any:
         """Parse JSON in UTF-8; text with half of a pair of surrogates is refused, as by orjson."""
         text = data if isinstance(data, str) else data.decode()
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
         if "\\u" in text or not text.isascii():
             _dumps(value)
         return value

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -82,7 +81,8 @@ class NanoTime(datetime):
 def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
     """Return a time span in seconds; raise `InvalidOptionError` if it is not a number or a `timedelta`."""
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else exact(timeout)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    # Not isnan(), which refuses an int that no float can be.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         raise errors.InvalidOptionError(
             option, timeout, "must be a number of seconds or a timedelta"
         )

@@ -99,9 +99,12 @@ class InvalidOptionError(InvalidArgumentError):
     reason: str
 
     def __str__(self) -> str:
-        shown = (
-            "" if self.value is ... else f"={self.value!r}"
-        )  # that of an unknown option, maybe a secret
+        shown = ""
+        if self.value is not ...:  # that of an unknown option, maybe a secret
+            try:
+                shown = f"={self.value!r}"
+            except Exception:  # noqa: BLE001 - of a class of the user, or an int of thousands of digits
+                shown = f"=<{type(self.value).__name__}>"
         return f"{self.option}{shown}: {self.reason}"
 
 

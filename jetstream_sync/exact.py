@@ -1,4 +1,4 @@
-"""The exact built-in values of a caller's str, bytes and int."""
+"""The exact built-in values of a caller's str, bytes, int and float."""
 
 # A member of an enum that is also a str, or an object of another subclass, passes each check by its value, but may be
 # formatted as another text. Each check of an argument that is sent therefore returns the exact value.
@@ -12,7 +12,7 @@ _V = TypeVar("_V")
 
 
 def exact(value: _V) -> _V:
-    """Return the value of a subclass of str, bytes or int as an object of exactly that type; others as they are."""
+    """Return the value of a subclass of str, bytes, int or float as an object of that type; others as they are."""
     kind: Any = type(value)
     if kind is str or kind is bytes or kind is int or kind is bool:
         return value
@@ -21,6 +21,8 @@ def exact(value: _V) -> _V:
         plain = str.__str__(value)
     elif isinstance(value, int):
         plain = int.__int__(value)
+    elif isinstance(value, float):
+        plain = float.__float__(value)
     elif isinstance(value, (bytes, bytearray, memoryview)):
         # The constructor of bytes would call a method of the subclass.
         plain = memoryview(value).tobytes()

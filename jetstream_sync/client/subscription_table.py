@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable
+from typing import Final
 
 from .. import errors
 from ..subjects import MAX_CONTROL_LINE
@@ -21,6 +22,10 @@ from .writer import Writer
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
+#: The largest limit that a server can read. For one with more digits it ends the subscription at once, so the client
+#: alone counts up to it.
+_MAX_LIMIT: Final = 999_999_999
+
 
 def subscribe_command(subject: str, queue: str, sid: int) -> bytes:
     """Return the command for a subscription, alone or as a member of a queue group."""
@@ -31,6 +36,8 @@ def subscribe_command(subject: str, queue: str, sid: int) -> bytes:
 
 def unsubscribe_command(sid: int, limit: int = 0) -> bytes:
     """Return the command that ends a subscription, at once or after ``limit`` messages in total."""
+    if limit > _MAX_LIMIT:
+        return b""
     return b"UNSUB %d %d\r\n" % (sid, limit) if limit else b"UNSUB %d\r\n" % sid
 
 
@@ -204,9 +211,9 @@ class SubscriptionTable:
         """Remove a subscription that has received its limit of messages."""
         with self._state.lock:
             self.by_sid.pop(subscription.sid, None)
-            if self._state.reconnects:
+            if self._state.reconnects or subscription.limit > _MAX_LIMIT:
                 # An UNSUB with a limit that was buffered over a reconnect makes the new server count
-                # from zero, so it would keep the subscription.
+                # from zero, so it would keep the subscription. Of a larger limit it does not know.
                 self._unsubscribe(subscription, self._writer.append)
 
     def on_connection_change(self, *, connected: bool) -> None:

@@ -150,8 +150,8 @@ class APIRequests:
         self.timeout = timeout
         self._headers: dict[str, str] | None = None
         if required_level is not None:
-            check_int("required_api_level", required_level, 0)
-            self._headers = {REQUIRED_API_LEVEL: str(required_level)}
+            level = check_int("required_api_level", required_level, 0)
+            self._headers = {REQUIRED_API_LEVEL: str(level)}
         if callback is not None:
             check_callback("api_cb", callback)
         self._callback = callback

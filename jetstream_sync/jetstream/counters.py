@@ -105,7 +105,10 @@ class Counters:
         number = exact(value)
         if type(number) is not int:
             raise errors.InvalidOptionError("value", value, "must be an int")
-        headers = {INCREMENT: f"{number:+d}"}
+        try:
+            headers = {INCREMENT: f"{number:+d}"}
+        except ValueError as error:  # see sys.set_int_max_str_digits
+            raise errors.InvalidOptionError("value", value, str(error)) from None
         # Without the header for the expected stream, which a server refuses in an increment.
         left = within(self._api.deadline()).left()
         ack = self._publish(subject, b"", left, None, headers, msg_id)
@@ -226,4 +229,7 @@ def _entry(msg: StoredMsg) -> CounterEntry:
 def _int(text: object) -> int:
     if not isinstance(text, str) or not re.fullmatch(_INTEGER, text):
         raise errors.InvalidResponseError(f"expected an integer of a counter, got {text!r:.60}")
-    return int(text)
+    try:
+        return int(text)
+    except ValueError as error:  # see sys.set_int_max_str_digits
+        raise errors.InvalidResponseError(f"{error}: {text!r:.60}") from None

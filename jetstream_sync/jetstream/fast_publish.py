@@ -188,7 +188,7 @@ class FastPublisher:
         timeout: float | timedelta | None,
     ) -> None:
         gaps = exact(gaps)
-        if gaps not in {"fail", "ok"}:
+        if gaps not in ("fail", "ok"):
             raise errors.InvalidOptionError("gaps", gaps, "must be 'fail' or 'ok'")
         flow = check_int("flow", flow, 1, _MAX_FLOW)
         outstanding = check_int("outstanding", outstanding, 1, _MAX_OUTSTANDING)

@@ -14,8 +14,9 @@ from ..client.encoder import publish_command
 from ..client.mailbox import MessageReceiver
 from ..client.message import Msg
 from ..client.threads import Waiters
-from ..codec import dumps
+from ..codec import dumps, encodable
 from ..durations import duration, duration_to_ns
+from ..exact import exact
 from ..net.clock import Deadline
 from ..protocol.parser import RawMessage
 from ..subjects import Metadata, metadata_of
@@ -176,16 +177,18 @@ class JetStreamMsg(Msg):
             reason: put into the server's advisory (server 2.10.4); ``None``: none.
 
         Raises:
-            InvalidOptionError: the reason has a line break.
+            InvalidOptionError: the reason is not a str, or has a line break.
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
 
         """
         if not reason:
             self._settle(_TERM)
             return
-        if "\r" in reason or "\n" in reason:
-            raise errors.InvalidOptionError("reason", reason, "must not contain line breaks")
-        self._settle(_TERM + b" " + reason.encode())
+        text = exact(reason)
+        if type(text) is not str or "\r" in text or "\n" in text:
+            rule = "must be a str without line breaks"
+            raise errors.InvalidOptionError("reason", reason, rule)
+        self._settle(_TERM + b" " + encodable(text).encode())
 
     def _settle(self, payload: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():

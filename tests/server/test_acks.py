@@ -117,13 +117,13 @@ def test_a_refused_message_comes_again_after_the_delay(consumer):
 
 
 def test_a_terminated_message_does_not_come_again(consumer, nc, stream):
-    """After ``term`` the message is not redelivered; the server's advisory has the reason."""
+    """After ``term`` the message is not redelivered; the server's advisory has the reason, with escapes."""
     with nc.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream.name}.C") as advisories:
         nc.flush()
-        consumer.next().term("spoilt")
+        consumer.next().term("spoilt \udcff")
         advisory = json.loads(advisories.next_msg(2).data)
     assert advisory["stream_seq"] == 1
-    assert advisory["reason"] == "spoilt"
+    assert advisory["reason"] == "spoilt \\udcff"
     wait_until(lambda: consumer.info().num_ack_pending == 0)
     assert consumer.next().data == b"1"
 
@@ -179,7 +179,7 @@ def test_bad_arguments_leave_the_message_open(consumer):
     for delay in (-1, timedelta(seconds=-1), "soon"):
         with pytest.raises(errors.InvalidOptionError):
             msg.nak(delay)
-    for reason in ("a\nb", "a\rb"):
+    for reason in ("a\nb", "a\rb", 7, b"reason"):
         with pytest.raises(errors.InvalidOptionError):
             msg.term(reason)
     msg.ack_sync()

@@ -340,6 +340,18 @@ def test_unsubscribing_twice_without_a_limit_is_an_error(nc, subject):
         sub.unsubscribe()
 
 
+@pytest.mark.parametrize("limit", [10**9, 2**63, 10**5000], ids=["10 digits", "64 bits", "huge"])
+def test_a_limit_that_the_server_cannot_read(nc, subject, limit):
+    """The subscription goes on, as does a request for so many replies."""
+    with nc.subscribe(subject) as sub:
+        sub.unsubscribe(limit)
+        nc.publish(subject, b"1")
+        assert sub.next_msg(5).data == b"1"
+    with nc.subscribe(subject, cb=lambda msg: msg.respond(b"reply")):
+        replies = nc.request_many(subject, timeout=5, stall=0.2, max_messages=limit)
+        assert [reply.data for reply in replies] == [b"reply"]
+
+
 def test_a_limit_below_0_is_refused(nc, subject):
     """A negative limit is refused, and the subscription goes on."""
     with nc.subscribe(subject) as sub:

@@ -24,7 +24,7 @@ def counters(js: JetStream, stream_name: str) -> Counters:
 
 
 @pytest.mark.server(">=2.12")
-def test_totals_are_exact(counters):
+def test_totals_are_exact(js, counters):
     """Integers of any size and sign are added; the entry has the last increment."""
     subject = f"{counters.stream}.big"
     assert counters.add(subject) == 1
@@ -35,9 +35,12 @@ def test_totals_are_exact(counters):
     assert (entry.value, entry.increment, entry.sources) == (10**40 - 4, 0, {})
     assert (entry.subject, entry.seq) == (subject, 4)
     assert counters[subject] == entry.value
-    for wrong in (True, 1.0, "1"):
+    for wrong in (True, 1.0, "1", 10**5000):
         with pytest.raises(errors.InvalidOptionError):
             counters.add(subject, wrong)
+    js.publish(f"{counters.stream}.huge", headers={"Nats-Incr": "1" * 5000})
+    with pytest.raises(errors.InvalidResponseError, match="digits"):
+        counters.get(f"{counters.stream}.huge")
     with pytest.raises(KeyError):
         counters[f"{counters.stream}.absent"]
     with pytest.raises(errors.KeyNotFoundError):

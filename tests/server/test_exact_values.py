@@ -87,6 +87,7 @@ def walk(call: Walk, nc: Any) -> None:
     """Make every public call that sends an argument of its caller."""
     js = call(nc, "jetstream", prefix="$JS.API", publish_async_max_pending=100)
     call(nc, "jetstream", domain="hub", required_api_level=1)
+    call(nc, "jetstream", required_api_level=1).account_info()
     core_calls(call, nc)
     fields: dict[str, Any] = {
         "name": "S",
@@ -421,7 +422,7 @@ def buckets(call: Walk, js: Any) -> None:
         call(bucket, "create", "k.a", b"value", 60)
         call(bucket, "purge", "k.a", bucket.get("k.a").revision, 60)
         call(bucket, "purge_deletes", 0)
-    with call(kv, "lock", "lock", 30, 5) as lock:
+    with call(kv, "lock", "lock", 30.5, 5.5) as lock:
         assert not call(lock, "wait_lost", 0)
     call(js, "delete_key_value", "b")
 

@@ -288,7 +288,12 @@ def test_a_forbidden_change_ends_the_members(js, elastic, received):
     elastic.add_members("a")
     kv = js.key_value("elastic-consumer-groups")
     good = kv[elastic.key]
-    for bad in (good.replace(b'"max_members":4', b'"max_members":5'), b"{", b'{"max_members":0}'):
+    for bad in (
+        good.replace(b'"max_members":4', b'"max_members":5'),
+        b"{",
+        b'{"max_members":0}',
+        b'{"max_members":9000000000000000000}',
+    ):
         handle = received.member(elastic.stream_name, "a")
         kv[elastic.key] = bad
         handle.wait_closed(timeout=10.0 * SCALE)

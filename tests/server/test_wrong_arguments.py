@@ -70,6 +70,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "no_wait of a fetch": ("no_wait", lambda on: on.consumer.fetch(1, no_wait=True)),
     "no_wait of next": ("no_wait", lambda on: on.consumer.next(no_wait=True)),
     "no_wait twice": ("no_wait", lambda on: on.consumer.fetch_no_wait(1, no_wait=False)),
+    "gaps of a fast publish": ("gaps", lambda on: on.js.fast_publish(gaps=["fail"])),
     "group of a fetch": ("group", lambda on: on.consumer.fetch(1, group="")),
     "buffer": ("max_messages", lambda on: on.consumer.messages(max_messages={})),
     "filters": ("filter_subjects", lambda on: on.stream.ordered_consumer(filter_subjects=7)),

@@ -136,7 +136,18 @@ def test_json_values_are_unchanged(either, value):
 @pytest.mark.parametrize(
     "data",
     [
-        *(b"", b"{", b"nope", b"NaN", b"[Infinity]", b"\xff", b'"\xff"', b"{}x", b"[" * 100_000),
+        *(
+            b"",
+            b"{",
+            b"nope",
+            b"NaN",
+            b"[Infinity]",
+            b"1e999",
+            b"\xff",
+            b'"\xff"',
+            b"{}x",
+            b"[" * 100_000,
+        ),
         *(rb'"\ud800"', rb'{"a": ["\udce9"]}', b'"\xed\xa0\x80"', '{"a":1}'.encode("utf-16")),
     ],
 )

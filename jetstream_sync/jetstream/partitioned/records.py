@@ -16,6 +16,8 @@ from ...subjects import check_subject
 
 #: The priority group of the consumers of members.
 PRIORITY_GROUP: Final = "PCG"
+#: The largest number of partitions: with many more, the list of those of a member would exhaust the memory.
+_MAX_PARTITIONS: Final = 1_000_000
 #: The buckets with the configs of groups.
 STATIC_BUCKET: Final = "static-consumer-groups"
 ELASTIC_BUCKET: Final = "elastic-consumer-groups"
@@ -98,9 +100,9 @@ class GroupConfig(Record):
 
     def check(self) -> None:
         """Raise if the group would not work."""
-        if self.max_members < 1:
+        if not 1 <= self.max_members <= _MAX_PARTITIONS:
             raise errors.ConsumerGroupError(
-                f"invalid max_members {self.max_members}: must be at least 1"
+                f"invalid max_members {self.max_members}: must be from 1 to {_MAX_PARTITIONS}"
             )
         mappings = self.member_mappings
         if not mappings:
