@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -81,8 +82,8 @@ class NanoTime(datetime):
 def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
     """Return a time span in seconds; raise `InvalidOptionError` if it is not a number or a `timedelta`."""
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else exact(timeout)
-    # Not isnan(), which refuses an int that no float can be.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+    # An int may be too large for isnan().
+    if type(value) not in (int, float) or (type(value) is float and math.isnan(value)):
         raise errors.InvalidOptionError(
             option, timeout, "must be a number of seconds or a timedelta"
         )

@@ -122,7 +122,11 @@ def with_fields(cls: type[_E]) -> type[_E]:
     own_text = vars(cls).get("__str__")
 
     def __str__(self: Any) -> str:  # noqa: N807
-        text: str = own_text(self) if own_text else self._template.format(**vars(self))
+        text: str
+        try:
+            text = own_text(self) if own_text else self._template.format(**vars(self))
+        except ValueError:  # an int of thousands of digits has no text
+            text = ": ".join(value for value in self.args if isinstance(value, str))
         # A server or another client may have chosen a long value; the attribute holds it.
         return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 

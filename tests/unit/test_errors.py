@@ -306,15 +306,9 @@ def test_long_texts_are_cut():
         assert long in error.args
 
 
-def test_a_value_without_a_text_has_its_type_in_the_error():
-    """The text of an error never raises, whatever the caller has passed."""
-
-    class Mute:
-        def __repr__(self) -> str:
-            raise ValueError("mute")
-
-    assert str(errors.InvalidOptionError("limit", Mute(), "rule")) == "limit=<Mute>: rule"
-    assert "rule" in str(errors.InvalidOptionError("limit", 10**5000, "rule"))
+def test_a_number_without_a_text_is_left_out():
+    """Python converts no int of thousands of digits; the text of an error does not raise."""
+    assert str(errors.InvalidOptionError("limit", 10**5000, "rule")) == "limit: rule"
 
 
 def test_a_recreated_stream_is_described_with_times():
