@@ -99,12 +99,9 @@ class InvalidOptionError(InvalidArgumentError):
     reason: str
 
     def __str__(self) -> str:
-        shown = ""
-        if self.value is not ...:  # that of an unknown option, maybe a secret
-            try:
-                shown = f"={self.value!r}"
-            except Exception:  # noqa: BLE001 - of a class of the user, or an int of thousands of digits
-                shown = f"=<{type(self.value).__name__}>"
+        shown = (
+            "" if self.value is ... else f"={self.value!r}"
+        )  # that of an unknown option, maybe a secret
         return f"{self.option}{shown}: {self.reason}"
 
 
