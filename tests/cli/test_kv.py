@@ -278,7 +278,7 @@ def test_compact_frees_deleted_keys(jsm, raw, config):
 def test_a_key_expires(jsm):
     """A key with --ttl expires in a bucket with markers."""
     jsm("kv", "add", "T", "--marker-ttl", "5s", "--storage", "memory").ok()
-    jsm("kv", "create", "T", "k", "v", "--ttl", "1s").ok()
+    jsm("kv", "create", "T", "k", "v", "--ttl", "3s").ok()
     assert jsm("kv", "get", "T", "k").ok().out == "v"
     wait_until(lambda: jsm("kv", "get", "T", "k").status == 3)
     assert jsm("kv", "create", "T", "j", "v", "--ttl", "10ms").status == 2
