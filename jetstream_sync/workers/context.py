@@ -272,6 +272,14 @@ class Context:
             self._steps = self._actions.steps(self)
         return self._steps
 
+    def server_time(self) -> float:
+        """
+        Return the time by the clock of the server, in seconds since 1970; not before the message was stored.
+
+        :meta private:
+        """
+        return max(self._delivery.server_ns(), self.message.metadata.timestamp_ns) / 1e9
+
     def _declared_steps(self) -> Steps:
         rule = "is needed: @worker.task(steps=True, results=...)"
         check_option("steps", False, self._actions.declares_steps, rule)

@@ -301,6 +301,10 @@ class LeasedMessage:
         """Whether the handler runs for longer than its timeout; this says nothing about the lease."""
         return lease_clock() >= self.give_up_at
 
+    def server_ns(self) -> int:
+        """Return the time by the clock of the server, in nanoseconds since 1970."""
+        return time.time_ns() + int(self.origin.clock_ahead * 1e9)
+
     def __repr__(self) -> str:
         """Return the position of the message, for log records."""
         where = self.metadata

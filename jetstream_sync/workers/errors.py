@@ -176,7 +176,12 @@ class MembersFailedError(Reject):
 
 
 class StepsChangedError(Exception):
-    """A run does not ask for the steps that earlier runs of the call have recorded: the function has changed."""
+    """
+    The steps that earlier runs of the call have recorded do not fit this run: another version has recorded them.
+
+    The call is given back to other processes for the ``unknown_task_grace`` of its queue; after that, it is an error of
+    the function.
+    """
 
 
 class ReturnValueError(Reject):

@@ -241,6 +241,7 @@ def steps_of(context: Context, *, ask: Callable[..., Any]) -> Steps:
         encode=lambda value: encoded_value(value, context.value_limit),
         convert=converted,
         plan=planned_members,
+        now=context.server_time,
     )
 
 

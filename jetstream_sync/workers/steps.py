@@ -10,6 +10,9 @@ Rules:
    stored: a schedule, or the members; the waiter of a signal is stored before. Then the message is acknowledged.
 4. What ends a wait is stored as a key first; then a message for the call follows.
 5. A message is dropped only if a later one has begun a run: that run has read the key (`order_of_run`).
+6. Times are those of the server's clock, which sends the messages that end a wait. It is not before the time of the
+   message, also if the local clock was set back since both were compared.
+7. What another version has recorded, and this one does not read, is given back to other processes.
 """
 
 from __future__ import annotations
@@ -19,14 +22,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, codec, errors
+from ..converters import MISFITS
 from ..exact import exact
 from .checks import check_option, unwrapped
-from .errors import MembersFailedError, StepsChangedError
+from .errors import MembersFailedError, StepsChangedError, misfit
 
 if TYPE_CHECKING:
     from .. import Connection, KeyValue, Stream
@@ -40,6 +43,10 @@ BLOCK: Final = 100
 #: A wait that is shorter does not end the run, in seconds.
 _SHORT_WAIT_S: Final = 1.0
 _NAME: Final = re.compile("[-_A-Za-z0-9]{1,100}")
+#: What a key of a bucket may have after the id of the call.
+_STEP: Final = re.compile("[-/_=.A-Za-z0-9]+")
+#: The end of the year 9999, in seconds since 1970.
+_END_OF_TIME_S: Final = 253_402_300_800
 
 
 class RunOrder(Enum):
@@ -158,7 +165,8 @@ class StepBucket:
         """As `StepStore.names`, by the leader of the stream."""
         prefix = f"$KV.{self.bucket}.{call}."
         found = self._use(lambda _, stream: stream.info(subjects_filter=prefix + pattern))
-        return [subject.removeprefix(prefix) for subject in found.state.subjects or ()]
+        names = [subject.removeprefix(prefix) for subject in found.state.subjects or ()]
+        return [name for name in names if _STEP.fullmatch(name)]  # others are of other programs
 
     def load(self, call: str) -> dict[str, bytes]:
         """As `StepStore.load`."""
@@ -209,16 +217,14 @@ class StepBucket:
     def remove(self, call: str) -> None:
         """As `StepStore.remove`."""
 
-        def delete(_bucket: KeyValue, stream: Stream) -> None:
+        def delete(bucket: KeyValue, stream: Stream) -> None:
             try:
                 stream.purge(f"$KV.{self.bucket}.{call}.>")
             except (errors.PendingAcksError, errors.IncompleteListingError):
-                # Consumers of another program might lose messages by a purge.
+                # Consumers of another program might lose messages by a purge, and the stream of a bucket permits no
+                # other removal: markers stay.
                 for name in self.names(call):
-                    subject = f"$KV.{self.bucket}.{call}.{name}"
-                    with suppress(errors.MessageNotFoundError):
-                        found = stream.get_msg(last_by_subject=subject, consistent=True)
-                        stream.delete_msg(found.seq)
+                    bucket.delete(f"{call}.{name}")
 
         self._use(delete)
 
@@ -235,6 +241,7 @@ class Steps:
         encode: returns a value as JSON that can be stored.
         convert: returns a value from JSON as a function returns it.
         plan: returns the records of calls, given what their ids begin with.
+        now: returns the time by the clock of the server, in seconds since 1970.
 
     """
 
@@ -248,6 +255,7 @@ class Steps:
         encode: Callable[[object], bytes],
         convert: Callable[[Callable[..., object], Any], Any],
         plan: Callable[[Sequence[Any], str], Sequence[Any]],
+        now: Callable[[], float],
     ) -> None:
         self._call = call
         self._run = run
@@ -256,6 +264,7 @@ class Steps:
         self._encode = encode
         self._convert = convert
         self._plan = plan
+        self._now = now
         self._recorded: dict[str, bytes] = ask("load", call)
         # The steps that were recorded before, and that this run has not asked for.
         self._left = {name.partition(".")[0] for name in self._recorded} - {PAYLOAD}
@@ -278,7 +287,7 @@ class Steps:
             # A signal may come before the call waits for it.
             left = sorted(item for item in self._left if not item.startswith("wait="))
             if left:
-                raise StepsChangedError(
+                raise _changed(
                     f"step {name!r} is not recorded, and step {left[0]!r} is, which this run has not asked for: "
                     f"the function has changed since the call began; keep the name of the step, as in "
                     f"ctx.step(..., name={left[0]!r})"
@@ -311,14 +320,14 @@ class Steps:
             finally:
                 self.id = None
             stored = self._record(name, data)
-        return self._convert(function, codec.loads(stored))
+        return self._convert(function, _read(name, codec.loads, stored))
 
     def sleep(self, seconds: float) -> None:
         """End the run, unless the time is over."""
         name = self._numbered("sleep=")
-        stored = self._known(name) or self._record(name, b"%f" % (_now() + seconds))
-        until = float(stored)
-        left = until - _now()
+        stored = self._known(name) or self._record(name, b"%f" % (self._now() + seconds))
+        until = _read(name, _time, stored)
+        left = until - self._now()
         if left > _SHORT_WAIT_S:
             raise Suspended(name, at=until)
         time.sleep(max(0.0, left))
@@ -328,17 +337,16 @@ class Steps:
         name = wait_key(signal)
         stored = self._known(name)
         if stored is None:
-            deadline = None if timeout is None else _now() + timeout
+            deadline = None if timeout is None else self._now() + timeout
             stored = self._record(name, codec.dumps({"deadline": deadline}))
-        found = codec.loads(stored)
-        if "deadline" in found:
-            deadline = found["deadline"]
-            if deadline is None or _now() < deadline:
-                raise Suspended(name, at=deadline)
-            found = codec.loads(self._record(name, b'{"timeout":true}', stored))
-        if "timeout" in found:
+        kind, value = _read(name, _wait, stored)
+        if kind == "deadline":
+            if value is None or self._now() < value:
+                raise Suspended(name, at=value)
+            kind, value = _read(name, _wait, self._record(name, b'{"timeout":true}', stored))
+        if kind == "timeout":
             raise errors.TimeoutError(f"no signal {signal!r} in time")
-        return found["signal"]
+        return value
 
     def gather(self, calls: Sequence[Any], on_error: str) -> list[Any]:
         """Return the outcomes of calls; end the run if some have not ended."""
@@ -352,13 +360,14 @@ class Steps:
         count = b"%d" % len(members)
         stored = self._known(name) or self._record(name, count)
         if stored != count:
-            raise StepsChangedError(
-                f"{stored.decode()} calls are recorded for {name!r}, and this run has {count.decode()}"
+            recorded = stored[:20].decode(errors="backslashreplace")
+            raise _changed(
+                f"{recorded} calls are recorded for {name!r}, and this run has {count.decode()}"
             )
         keys = [member_key(name, index) for index in range(len(members))]
         if any(key not in self._recorded for key in keys):
             raise Suspended(name, members=members)
-        found = [codec.loads(self._recorded[key]) for key in keys]
+        found = [_read(key, _outcome, self._recorded[key]) for key in keys]
         if on_error == "call":
             return found
         if any(item["status"] != "SUCCESSFUL" for item in found):
@@ -366,8 +375,44 @@ class Steps:
         return [item["value"] for item in found]
 
 
-def _now() -> float:
-    return datetime.now(timezone.utc).timestamp()
+def _changed(text: str) -> StepsChangedError:
+    """Return the error of recorded steps that do not fit this run; a process of another version may take them."""
+    return misfit(StepsChangedError(text))
+
+
+def _read(name: str, read: Callable[[bytes], T], stored: bytes) -> T:
+    """Return what a function reads in the value of a step."""
+    try:
+        return read(stored)
+    except (errors.InvalidResponseError, *MISFITS) as error:
+        text = f"step {name!r} has a value that this version does not read: {stored[:60]!r}"
+        raise _changed(text) from error
+
+
+def _time(value: Any) -> float:
+    """Return a time in seconds since 1970."""
+    time = float(value)
+    if not 0 <= time < _END_OF_TIME_S:
+        raise ValueError(value)
+    return time
+
+
+def _wait(stored: bytes) -> tuple[str, Any]:
+    """Return what a wait for a signal has recorded: its deadline, which may be ``None``, its timeout, or the signal."""
+    found = codec.loads(stored)
+    for kind in ("deadline", "timeout", "signal"):
+        if kind in found:
+            value = found[kind]
+            return kind, _time(value) if kind == "deadline" and value is not None else value
+    raise ValueError(found)
+
+
+def _outcome(stored: bytes) -> dict[str, Any]:
+    """Return the outcome of a member."""
+    found: dict[str, Any] = codec.loads(stored)
+    if not isinstance(found["id"], str) or not isinstance(found["status"], str):
+        raise TypeError(found)
+    return {"value": None, "error": None, **found}
 
 
 def wait_key(signal: str) -> str:

@@ -33,7 +33,7 @@ from ...locks import new_rlock
 from ...options import check_returned
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
-from ..deliveries import DeliveryState, LeasedMessage, log_context
+from ..deliveries import DeliveryState, LeasedMessage, Origin, log_context
 from ..errors import misfit
 from ..events import ignore_signals, spawn
 from ..flows import steps_of
@@ -83,6 +83,8 @@ class HandlerRequest:
     message_id: str
     maybe_done: bool
     value_limit: int
+    clock_ahead: float
+    """As `Origin.clock_ahead`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +289,7 @@ class _RemoteDelivery(LeasedMessage):
         self.msg = _RemoteMsg(request.received, child)
         self.attempt = request.attempt
         self.state = request.state
-        self.handler = handler
+        self.origin = Origin(handler, clock_ahead=request.clock_ahead)
 
     @property
     def give_up_at(self) -> float:

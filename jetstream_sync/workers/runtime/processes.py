@@ -239,6 +239,7 @@ class _Call:
             message_id=context.id,
             maybe_done=context.maybe_done,
             value_limit=context.value_limit,
+            clock_ahead=delivery.origin.clock_ahead,
         )
 
     def _extend(self, deadline: float) -> None:

@@ -316,7 +316,7 @@ class Outcomes:
         if is_forgotten or not delivery.origin.parks:
             since = stored_ns([delivery.msg])[0]  # nothing tells when it was given back
         if since:
-            return max(0.0, (_server_ns(delivery) - since) / 1e9)
+            return max(0.0, (delivery.server_ns() - since) / 1e9)
         # Other processes may return a message again and again without a run.
         most = self._work.retry.attempts + MAX_EXTRA_DELIVERIES
         return 0.0 if is_first or delivery.attempt <= most else math.inf
@@ -325,7 +325,7 @@ class Outcomes:
         """Return since when a message that is given back has not fit, in nanoseconds; 0: it fits."""
         if verdict.outcome != "given_back" or not delivery.origin.parks:
             return 0
-        return self._unfit_ns(delivery) or (_server_ns(delivery) if verdict.reason else 0)
+        return self._unfit_ns(delivery) or (delivery.server_ns() if verdict.reason else 0)
 
     def _park(self, delivery: LeasedMessage, verdict: Verdict) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
@@ -334,7 +334,7 @@ class Outcomes:
         headers = copied_headers(msg)
         headers[ATTEMPT_HEADER] = str(delivery.attempt - (verdict.outcome == "given_back"))
         headers[ORIGIN_HEADER] = message_id
-        now = _server_ns(delivery)
+        now = delivery.server_ns()
         headers[STORED_HEADER] = str(first_stored_ns(msg, where.stream, where.timestamp_ns))
         headers[SUBJECT_HEADER] = msg.subject
         unfit = self._unfit_until_now(delivery, verdict)
@@ -836,8 +836,3 @@ class Router(Outcomes):
             self.end(delivery, verdict)
         else:
             self.perform(delivery, verdict)
-
-
-def _server_ns(delivery: LeasedMessage) -> int:
-    """Return the time by the clock of the server, in nanoseconds since 1970."""
-    return int((datetime.now(timezone.utc).timestamp() + delivery.origin.clock_ahead) * 1e9)

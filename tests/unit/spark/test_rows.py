@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixtures.exact import Text
 
 from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.schema import READ_TYPES, SchemaError
@@ -264,6 +265,13 @@ def test_headers_with_side_effects_are_dropped(name, caplog, monkeypatch):
     expected = name.lower() in {"nats-ttl", "nats-incr", "nats-of-a-later-server"}
     assert len(caplog.records) == expected
     assert not expected or f"header {name} is not written" in caplog.text
+
+
+def test_a_header_name_is_sent_as_its_value(monkeypatch):
+    """The name of a subclass of str, and the equal names of later rows, are not those that it is formatted as."""
+    monkeypatch.setattr(rows, "_header_starts", rows._HeaderStarts())
+    made = encoded(data=[b"", b""], headers=[[(Text("A"), ["1"])], {"A": "2"}])
+    assert made.header_lines == [b"A: 1\r\n", b"A: 2\r\n"]
 
 
 @pytest.mark.parametrize("name", ["Nats-Stream", "Nats-Sequence", "Nats-Marker-Reason", "Natsy"])
