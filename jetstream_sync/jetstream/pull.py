@@ -597,74 +597,77 @@ class Fetch:
             inbox.awaited = True  # an inbox that is kept: no message is expected
         return self._messages
 
+    def _room(self, ended: PullStatusKind | None = None, size: int = 1) -> int:
+        """
+        Return how many messages the fetch still takes; 0: it ends.
+
+        ``ended``: how its request has ended, the rest of which would be requested again; ``size``: that of the next
+        message, if it is known.
+        """
+        request = self._request
+        if request.max_bytes and self._messages:
+            # The server counts the bytes of each request, and sends no status when exactly these were sent.
+            if ended is not None or self._bytes + size > request.max_bytes:
+                return 0
+        elif ended is PullStatusKind.FULL:
+            return 0
+        if ended is not None:
+            left = self._end.left()
+            # A fetch without a timeout consists of many requests with an expiry.
+            if left is not None and (left <= 0 or ended is PullStatusKind.QUIET):
+                return 0
+        return request.batch - len(self._messages)
+
     def _take_kept(self, inbox: PullInbox) -> bool:
         """Take the messages that an earlier fetch kept; return whether there were any."""
-        messages, limit = self._messages, self._request.max_bytes
         arrived = inbox.mailbox.items
-        while arrived and len(messages) < self._request.batch:
-            delivery = arrived[0]
+        while arrived and self._room(size=sum(map(len, arrived[0]))):
+            delivery = arrived.popleft()
             if delivery is DISCONNECTED or delivery is RECONNECTED:
                 inbox.apply_connection_change(delivery)
-            elif (
-                not delivery[HEADER]
-                or delivery[PAYLOAD]
-                or parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None
-            ):
-                self._bytes += sum(map(len, delivery))
-                if limit and messages and self._bytes > limit:
-                    break  # the first one is taken whatever its size: it does not come again
-                messages.append(self._requester.message(delivery))
-            arrived.popleft()
-        return bool(messages)
+            elif parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None:
+                self._take(delivery)
+        return bool(self._messages)
 
     def _collect(self, inbox: PullInbox) -> None:
-        messages = self._messages
-        batch = self._request.batch
-        limit = self._request.max_bytes
-        make = self._requester.message
+        """Take the messages that arrive, until the fetch ends."""
         arrived = inbox.mailbox.items
-        in_runs = not (limit or self._requester.pinned)
-        while len(messages) < batch:
-            if in_runs and arrived:
-                self._take_run(arrived)
+        in_runs = not (self._request.max_bytes or self._requester.pinned)
+        while room := self._room():
+            if in_runs and arrived and self._take_run(arrived, room):
+                continue
             try:
                 delivery = arrived.popleft()
             except IndexError:
                 delivery = self._wait(inbox)
-            if delivery[HEADER] and not delivery[PAYLOAD]:
-                if delivery is DISCONNECTED or delivery is RECONNECTED:
-                    self._backoff = None
-                    reconnected = inbox.apply_connection_change(delivery)
-                    if self._fail_fast and (reconnected or not inbox.connected):
-                        # Part of the reply may be lost with the old connection, and no later message
-                        # would reveal the gap.
-                        raise errors.ConnectionLostError("the connection was lost during the pull")
-                    if reconnected and not self._request_again(inbox):
-                        return
-                    continue
-                status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
-                if status is not None:
-                    ends = status.kind is not PullStatusKind.HEARTBEAT and inbox.is_current(
-                        delivery
-                    )
-                    if ends and not self._handle_end_status(status, inbox):
-                        return
-                    continue
-            messages.append(make(delivery))
-            if limit:
-                # A request ends without a status when exactly max_bytes were sent.
-                self._bytes += sum(map(len, delivery))
-                if self._bytes >= limit:
+            if not delivery[HEADER] or delivery[PAYLOAD]:
+                self._take(delivery)
+            elif delivery is DISCONNECTED or delivery is RECONNECTED:
+                if not self._handle_connection_change(delivery, inbox):
                     return
+            elif (status := parse_pull_status(delivery[HEADER], delivery[PAYLOAD])) is None:
+                self._take(delivery)
+            elif (
+                status.kind is not PullStatusKind.HEARTBEAT
+                and inbox.is_current(delivery)
+                and not self._handle_end_status(status, inbox)
+            ):
+                return
 
-    def _take_run(self, arrived: deque[RawMessage]) -> None:
-        """Take the messages that have arrived, except the last one of the batch."""
-        run = arrived_messages(arrived, self._request.batch - len(self._messages) - 1)
+    def _take(self, delivery: RawMessage) -> None:
+        self._messages.append(self._requester.message(delivery))
+        if self._request.max_bytes:
+            self._bytes += sum(map(len, delivery))
+
+    def _take_run(self, arrived: deque[RawMessage], room: int) -> int:
+        """Take the messages that have arrived; return their number."""
+        run = arrived_messages(arrived, room)
         core, settled = self._requester.core, self._requester.settled
         made = [JetStreamMsg(delivery, core, settled) for delivery in run]
         taken = islice(starmap(arrived.popleft, repeat(())), len(run))
         self._messages += made
         deque(taken, maxlen=0)
+        return len(run)
 
     def _wait(self, inbox: PullInbox) -> RawMessage:
         """Wait for the next delivery while heartbeats arrive."""
@@ -703,23 +706,28 @@ class Fetch:
                 if heartbeats.left(inbox.last_seen) <= 0:
                     raise heartbeats.error(self._requester.consumer) from None
 
+    def _handle_connection_change(self, delivery: RawMessage, inbox: PullInbox) -> bool:
+        """Handle the end or the begin of a connection; return whether the fetch goes on."""
+        self._backoff = None
+        reconnected = inbox.apply_connection_change(delivery)
+        if self._fail_fast and (reconnected or not inbox.connected):
+            # Part of the reply may be lost with the old connection, and no later message would reveal the gap.
+            raise errors.ConnectionLostError("the connection was lost during the pull")
+        return not reconnected or self._request_again(inbox)
+
     def _handle_end_status(self, status: PullStatus, inbox: PullInbox) -> bool:
-        """Handle a status that ends the request; return whether another request follows."""
-        if status.kind is PullStatusKind.QUIET:
-            self._backoff = None
-            # A fetch without a timeout consists of many requests with an expiry.
-            return self._end.left() is None and self._request_again(inbox)
-        if status.kind is PullStatusKind.FULL:
-            limit = self._request.max_bytes
-            is_unused = status.pending is None or status.pending[1] >= limit
-            # If bytes were sent, their messages were lost with a connection, and come again.
-            if limit and is_unused and not self._messages:
-                # No request with this limit can be answered.
-                text = f"the next message is larger than max_bytes={self._request.max_bytes}"
-                raise errors.RequestLimitError(409, text)
-            return False
+        """Handle a status that ends the request; return whether the fetch goes on."""
         error = status.error
-        assert error is not None
+        if error is None:
+            limit = self._request.max_bytes
+            # If bytes were sent, their messages were lost with a connection, and come again.
+            is_unused = status.pending is None or status.pending[1] >= limit
+            if status.kind is PullStatusKind.FULL and limit and is_unused and not self._messages:
+                # No request with this limit can be answered.
+                text = f"the next message is larger than max_bytes={limit}"
+                raise errors.RequestLimitError(409, text)
+            self._backoff = None
+            return self._request_again(inbox, status.kind)
         if isinstance(error, errors.PinIDMismatchError):
             self._requester.pin_id = None  # another client is pinned now
         if error.code == StatusCode.NO_RESPONDERS:
@@ -733,19 +741,16 @@ class Fetch:
             return True
         raise error
 
-    def _request_again(self, inbox: PullInbox) -> bool:
-        """Request the missing messages in the remaining time; return whether there is any time."""
-        left = self._end.left()
-        if left is not None and left <= 0:
+    def _request_again(self, inbox: PullInbox, ended: PullStatusKind = PullStatusKind.AWAY) -> bool:
+        """Request the missing messages, unless the fetch ends; return whether it goes on."""
+        if not self._room(ended):
             return False
-        if self._messages and self._request.max_bytes:
-            return False  # the server counts bytes per request, and these are used up
         inbox.last_seen = monotonic()
         self.answered = False
         if self._backoff is not None:
             self._backoff.retry_at = None
         self._check_pending = True
-        self._requester.send(self._missing(left), inbox)
+        self._requester.send(self._missing(self._end.left()), inbox)
         return True
 
     def _missing(self, left: float | None) -> PullRequest:

@@ -291,19 +291,18 @@ class _TwoRequests(Fetch):
         return self._subscription._run_in(inbox, super().run_in)  # noqa: SLF001 - one module
 
     def _handle_end_status(self, status: PullStatus, inbox: PullInbox) -> bool:
-        if status.kind is not PullStatusKind.QUIET or self._messages:
+        has_end = self._end.left() is not None
+        if status.kind is not PullStatusKind.QUIET or (self._messages and has_end):
             return super()._handle_end_status(status, inbox)
+        if has_end and self._request is self._later:
+            # The request ends a little earlier than the time that the user gave.
+            self.answered = True
+            self._heartbeats = pull_heartbeat_timeout(0)
+            return True
         self._backoff = None
-        if self._request.no_wait:
-            self._request = self._later
-            self._heartbeats = pull_heartbeat_timeout(self._later.heartbeat_ns)
-            return self._request_again(inbox)
-        if self._end.left() is None:
-            return self._request_again(inbox)
-        # The request ends a little earlier than the time that the user gave.
-        self.answered = True
-        self._heartbeats = pull_heartbeat_timeout(0)
-        return True
+        self._request = self._later
+        self._heartbeats = pull_heartbeat_timeout(self._later.heartbeat_ns)
+        return self._request_again(inbox)
 
     def _missing(self, left: float | None) -> PullRequest:
         if left is not None:

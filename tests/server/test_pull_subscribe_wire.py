@@ -248,6 +248,18 @@ def test_the_waiting_request_has_a_heartbeat(stage):
         fetched.result(1)
 
 
+def test_without_a_timeout_the_rest_of_a_batch_is_waited_for(stage):
+    """The request for the rest waits: the server does not reply to it at once."""
+    fetched = stage.fetch(2, timeout=None)
+    reply, _ = stage.request()
+    stage.message(reply, 1)
+    stage.status(reply, "404 No Messages")
+    _, body = stage.request()
+    assert body == {"batch": 1, "expires": 60_000_000_000}
+    stage.message(reply, 2)
+    assert len(fetched.result(1)) == 2
+
+
 def test_without_a_timeout_it_asks_again_and_again(stage):
     """``None`` waits without limit, in requests of a minute; nothing is pending between fetches."""
     fetched = stage.fetch(2, timeout=None)
