@@ -24,7 +24,7 @@ _FIRST_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 60.0
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)/([smh])", re.ASCII)
 
 
 def rate_interval(rate: str) -> float:

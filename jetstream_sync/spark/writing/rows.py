@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from ... import errors
 from ...api.publish import option_headers, publish_headers
+from ...exact import exact
 from ...headers import MSG_TTL, encode_header_lines, encode_headers
 from ...speedups import are_subjects
 from ...subjects import (
@@ -152,7 +153,7 @@ _DROPPED_HEADERS: Final = re.compile(
 #: The dropped headers that this process has warned about.
 _warned: set[str] = set()
 #: A Go duration, a number of seconds, or ``never`` (ADR-43).
-_TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
+_TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never", re.ASCII)
 #: Maximum bytes of a subject; leaves room in a command line for a reply subject and two sizes.
 _MAX_SUBJECT_BYTES: Final = MAX_CONTROL_LINE - 512
 #: Maximum number of cached header names and subjects.
@@ -334,6 +335,7 @@ def header_start(name: str) -> str:
 
     A server may act on each header of its own. So the headers of messages that were read can be written unchanged.
     """
+    name = exact(name)
     encode_headers({name: ""})
     if not name.lower().startswith("nats-") or _HARMLESS_HEADERS.fullmatch(name):
         return f"{name}: "
