@@ -229,6 +229,8 @@ def test_a_member_that_fails_raises_where_it_is_gathered(worker, js):
 
 
 def test_a_step_that_was_renamed_is_an_error_that_names_it(worker, js):
+    """After the grace in which an older process may take the call."""
+    worker.queue("default", unknown_task_grace=1)
     names = ["charge"]
 
     @worker.task(name="renamed", results="R", steps=True, retry=FAST)
@@ -437,3 +439,27 @@ def test_steps_that_are_recorded_while_the_call_ends(js, nc):
         over.set()
         remover.join()
         js.delete_key_value(bucket)
+
+
+def test_steps_are_deleted_beside_a_consumer_of_another_program(worker, js):
+    """Its pending message forbids a purge; the call ends all the same, and the consumer keeps its message."""
+
+    @worker.task(name="stepped", results="R", steps=True, retry=FAST)
+    def stepped(ctx: Context) -> int:
+        found: int = ctx.step(lambda: next(numbers), name="one")
+        return found
+
+    numbers = iter(range(9))
+    bucket = js.create_key_value(KeyValueConfig(bucket="R-flows"))
+    consumer = js.get_stream("KV_R-flows").create_consumer(durable_name="OTHER", ack_wait=60)
+    bucket.put("other", b"1")
+    assert [msg.data for msg in consumer.fetch(1, timeout=20)] == [b"1"]
+    with running(worker):
+        assert stepped.apply_async(task_id="s").get(20 * SCALE) == 0
+        wait_until(lambda: messages(js) == 0)
+        assert bucket.keys() == ["other"]
+        assert consumer.info().num_ack_pending == 1
+        # The steps are those of that call alone, also if its id is used again.
+        js.delete_key_value("R")
+        assert stepped.apply_async(task_id="s").get(20 * SCALE) == 1
+        wait_until(lambda: messages(js) == 0)
