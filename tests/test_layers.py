@@ -92,6 +92,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
         "durations",
         "exact",
         "exit_status",
+        "lease_times",
         "locks",
         "options",
         "records",
@@ -161,8 +162,8 @@ ONLY_IN: dict[str, set[str]] = {
     "time": {"net", "server", "cli", "spark", "workers", "pytest_plugin", "django"},
 }
 
-# Files with times that must be those of Django: its caches, and tests that move the clock, use `time.time`.
-WALL_CLOCK: set[str] = {"django/cache.py"}
+# Files with times that must be those of Django, whose tests that move the clock use `time.time`, or of the server.
+WALL_CLOCK: set[str] = {"django/cache.py", "workers/deliveries.py"}
 
 # Third-party packages, and where they may be imported.
 THIRD_PARTY: dict[str, set[str]] = {
@@ -444,7 +445,7 @@ def test_the_worker_runtime_uses_public_names():
             if isinstance(node, ast.ImportFrom) and (
                 node.level > file.name.count("/") or node.module == "jetstream_sync"
             ):
-                # `Worker.setup` shows the differences of jsm; exit statuses, subjects, deadlines, growing
+                # `Worker.setup` shows the differences of jsm; exit statuses, subjects, leases, deadlines, growing
                 # delays, results of callbacks, exact and stored values, counts and values in JSON have one rule.
                 if node.module in {
                     "converters",
@@ -454,6 +455,7 @@ def test_the_worker_runtime_uses_public_names():
                     "errors",
                     "exact",
                     "exit_status",
+                    "lease_times",
                     "locks",
                     "net.clock",
                     "options",

@@ -13,10 +13,10 @@ from ..api.consumer import ConsumerConfig
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.threads import Signal
+from ..lease_times import LeaseTimes
 from ..net.clock import FOREVER, Deadline
 from ..options import ErrorCallback, check_returned
 from .continuous_pull import MessageFeed
-from .leases import ack_waits
 from .message import JetStreamMsg
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig) -> None:
     delay = FAILED_NAK_DELAY_S
     with suppress(errors.Error):  # the error of the callback matters more
         if config.backoff:
-            waits = ack_waits(config)
-            delay = waits[min(msg.metadata.num_delivered, len(waits)) - 1]
+            delay = LeaseTimes(config).of(msg.metadata.num_delivered)
         msg.nak(delay)
 
 

@@ -25,7 +25,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Final
 
 from .. import errors
@@ -34,6 +33,7 @@ from ..api.enums import AckPolicy
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.threads import Signal, start_timer
+from ..lease_times import RENEWAL_FRACTION, LeaseTimes
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import RawMessage
@@ -44,8 +44,6 @@ from .message import JetStreamMsg, send_in_progress
 
 _NEVER: Final = float("-inf")
 _ALWAYS: Final = float("inf")
-#: Default ``ack_wait`` of nats-server, in seconds.
-_DEFAULT_ACK_WAIT_S: Final = 30.0
 #: Messages read within this fraction of a lease form one run, with the timestamp of the first.
 _RUN_FRACTION: Final = 0.02
 #: Number of leases after which no further delivery of a late settled message is expected.
@@ -54,18 +52,8 @@ _LATE_LEASES: Final = 2
 _MAX_REMEMBERED_THREADS: Final = 64
 #: Timeout for reading the consumer config, in seconds.
 _VERIFY_TIMEOUT_S: Final = 1.0
-#: Leases are renewed after this fraction of the shortest one.
-_RENEWAL_FRACTION: Final = 1 / 3
 #: Seconds after which the leases of a thread that takes no more messages are not renewed.
 _MAX_RENEWED_S: Final = 3600.0
-
-
-def ack_waits(config: ConsumerConfig) -> list[float]:
-    """Return the leases of the first, the second, ... delivery of a message, in seconds."""
-    waits: Iterable[timedelta] = config.backoff or ()
-    if not waits and config.ack_wait:
-        waits = (config.ack_wait,)
-    return [wait.total_seconds() for wait in waits] or [_DEFAULT_ACK_WAIT_S]
 
 
 class ReceiveTimes:
@@ -143,8 +131,8 @@ class Leases(NoLeases):
     def adopt(self, config: ConsumerConfig) -> None:
         """Apply another config of the consumer."""
         leased = config.ack_policy == AckPolicy.EXPLICIT
-        self._waits = ack_waits(config) if leased else [_ALWAYS]
-        self._shortest = min(self._waits)
+        self._waits = LeaseTimes(config)
+        self._shortest = self._waits.shortest if leased else _ALWAYS
         self.times.run_length = self._shortest * _RUN_FRACTION
         self.times.recorded = _NEVER if leased else _ALWAYS
         self.fresh_until: float = _NEVER if leased else _ALWAYS
@@ -172,7 +160,7 @@ class Leases(NoLeases):
             self.fresh_until = _NEVER if self._late else self._expiry
             if late:
                 return False
-            if received == _NEVER or now < received + self._waits[min(count, len(self._waits)) - 1]:
+            if received == _NEVER or now < received + self._waits.of(count):
                 return True
             self.unsure = self._checked < received
             return False
@@ -229,14 +217,14 @@ class Leases(NoLeases):
                 pass  # deleted or not permitted: keep the known config
         with self._lock:
             self._checked = monotonic()
-            if config is not None and ack_waits(config) != self._waits:
+            if config is not None and LeaseTimes(config).waits != self._waits.waits:
                 self.adopt(config)
 
     # --- renewing -------------------------------------------------------------------------------
 
     def interval(self) -> float:
         """Return the seconds between two renewals."""
-        return self._shortest * _RENEWAL_FRACTION
+        return self._shortest * RENEWAL_FRACTION
 
     def renewed(self, deliveries: Iterable[RawMessage], now: float) -> list[bytes]:
         """Record new leases, and return the reply subjects of the messages to renew."""

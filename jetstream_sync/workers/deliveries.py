@@ -52,24 +52,19 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .. import errors
+from ..lease_times import LOST_FRACTION, RENEWAL_FRACTION, LeaseTimes
 from ..locks import new_lock
 from .logs import log
 from .parking import parked_attempts
 
 if TYPE_CHECKING:
-    from .. import Connection, ConsumerConfig, Headers, JetStreamMsg, Metadata
+    from .. import Connection, Headers, JetStreamMsg, Metadata
     from ..net.clock import Deadline
 
 #: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
 MIN_WAIT_S: Final = 3.0
-#: Default ``ack_wait`` of nats-server, in seconds.
-_DEFAULT_WAIT_S: Final = 30.0
-#: Leases are renewed after this fraction of their length, with a jitter.
-_RENEWAL_FRACTION: Final = 1 / 3
+#: The part of an interval between renewals by which it varies.
 _RENEWAL_JITTER: Final = 0.1
-#: A lease is lost after this fraction of its length. The rest is for the way from the server to the
-#: worker, on a loaded machine.
-_LOST_FRACTION: Final = 0.9
 #: Timeout of the ping behind renewals, as a fraction of the shortest renewed lease.
 _PING_FRACTION: Final = 0.25
 
@@ -80,7 +75,7 @@ _SHORT_FORM: Final = 9
 #: The fractions of the next renewals: a list that repeats is cheaper than a random number per message.
 _RENEWALS: Final = itertools.cycle(
     [
-        _RENEWAL_FRACTION * random.uniform(1 - _RENEWAL_JITTER, 1 + _RENEWAL_JITTER)  # noqa: S311
+        RENEWAL_FRACTION * random.uniform(1 - _RENEWAL_JITTER, 1 + _RENEWAL_JITTER)  # noqa: S311
         for _ in range(997)
     ]
 )
@@ -105,30 +100,6 @@ _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
 lease_clock: Final[Callable[[], float]] = (
     time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
 )
-
-
-class LeaseTimes:
-    """The lengths of the leases of one consumer; replaced as a whole by `adopt`."""
-
-    __slots__ = ("waits",)
-
-    def __init__(self, config: ConsumerConfig) -> None:
-        #: Lengths of the leases of the first, the second, ... delivery, in seconds.
-        self.waits: list[float] = []
-        self.adopt(config)
-
-    def adopt(self, config: ConsumerConfig) -> None:
-        """Use the lengths of this config from now on; for held messages from the next `LeaseKeeper.tick`."""
-        waits = [wait.total_seconds() for wait in config.backoff or ()]
-        if not waits:
-            waits = [config.ack_wait.total_seconds() if config.ack_wait else _DEFAULT_WAIT_S]
-        if waits != self.waits:
-            self.waits = waits
-
-    @property
-    def shortest(self) -> float:
-        """The length of the shortest lease, in seconds."""
-        return min(self.waits)
 
 
 class Lease:
@@ -157,10 +128,10 @@ class Lease:
         """Use the current length; bring the next renewal forward if it has become shorter."""
         #: The lengths that are in use.
         self.waits: list[float] = self.times.waits
-        wait = self.waits[min(self.delivered, len(self.waits)) - 1]
+        wait = self.times.of(self.delivered)
         self.due = min(self.due, self.begun_at + wait * next(_RENEWALS))
         #: Time when the lease is over.
-        self.lost_at: float = self.begun_at + wait * _LOST_FRACTION
+        self.lost_at: float = self.begun_at + wait * LOST_FRACTION
 
 
 def delivery_number(msg: JetStreamMsg) -> int:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
+from ..lease_times import LeaseTimes
 from .call_messages import payload_of
 from .call_records import CallRecord
 from .calls import (
@@ -31,7 +32,6 @@ from .deliveries import (
     DeliveryState,
     Lease,
     LeasedMessage,
-    LeaseTimes,
     Origin,
     lease_clock,
 )

@@ -17,6 +17,7 @@ from fixtures.worker import WorkerProgram, dead_letters, is_settled, running
 
 import jetstream_sync
 from jetstream_sync import Error, JetStream
+from jetstream_sync.lease_times import LeaseTimes
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
 from jetstream_sync.workers.deliveries import (
@@ -24,7 +25,6 @@ from jetstream_sync.workers.deliveries import (
     Lease,
     LeasedMessage,
     LeaseKeeper,
-    LeaseTimes,
     Origin,
     lease_clock,
 )
@@ -159,7 +159,7 @@ def test_an_ack_given_up_before_the_stop_shows_in_the_exit_status(
         given_up.set()
         wait_until(lambda: is_settled(stream))  # it was created again, and all is confirmed
         assert run.stop() == status
-    assert ("not confirmed: 1 settlements" in caplog.text) == bool(status)
+    assert ("not confirmed: 1 settlement," in caplog.text) == bool(status)
 
 
 @pytest.mark.full

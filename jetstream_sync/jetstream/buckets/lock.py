@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ... import errors
 from ...client.threads import Signal, spawn
 from ...codec import dumps, loads
+from ...lease_times import LOST_FRACTION, RENEWAL_FRACTION
 from ...locks import new_lock
 from ...net.clock import Deadline, monotonic, seconds
 from ..api_requests import limited
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 #: The shortest ``ttl``, in seconds: a shorter one would be lost by a short stall of the process.
 _MIN_TTL_S: Final = 1.0
-#: A lock is written again after this fraction of its ``ttl``, and is lost after the other one.
-_RENEWAL_FRACTION: Final = 1 / 3
-_LOST_FRACTION: Final = 0.9
 #: Seconds before a failed write is repeated, also one in place of a holder that has stopped.
 _RETRY_S: Final = 0.25
 #: Seconds after the timeout of `acquire` in which the reply to the last attempt may arrive.
@@ -146,7 +144,7 @@ class Lock:
         """Whether the lock was acquired and is over without a release; another client may hold it."""
         if self._state is not LockState.HELD or self._released.is_set():
             return self._state is LockState.LOST
-        late = monotonic() - self._renewed_at >= self._ttl * _LOST_FRACTION
+        late = monotonic() - self._renewed_at >= self._ttl * LOST_FRACTION
         return late or self._pid != os.getpid()
 
     @property
@@ -179,7 +177,7 @@ class Lock:
         """
         deadline = Deadline(timeout)
         while self.held and not deadline.expired():
-            left = self._renewed_at + self._ttl * _LOST_FRACTION - monotonic()
+            left = self._renewed_at + self._ttl * LOST_FRACTION - monotonic()
             self._released.wait_for(lambda: not self.held, deadline.sooner(max(0.0, left)))
         return self.lost
 
@@ -292,9 +290,9 @@ class Lock:
 
     def _renew_until(self, released: Signal) -> None:
         """Write the key again and again; the function of a thread."""
-        wait = self._ttl * _RENEWAL_FRACTION
+        wait = self._ttl * RENEWAL_FRACTION
         while not released.wait(wait):
-            wait = self._ttl * _RENEWAL_FRACTION
+            wait = self._ttl * RENEWAL_FRACTION
             try:
                 is_lost = self.lost or not self._renew(released)
             except errors.Error:

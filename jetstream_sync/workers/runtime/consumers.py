@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 from ... import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy, RetentionPolicy, errors
 from ...differences import differences
 from ...durations import counted
+from ...lease_times import LeaseTimes
 from ...subjects import filter_fields, subject_matches, subjects_overlap
 from ..call_messages import CallAddress, parked_subject
 from ..calls import OWNER, check_owner
 from ..checks import check_option, short_digest
-from ..deliveries import MIN_WAIT_S, LeaseTimes
+from ..deliveries import MIN_WAIT_S
 from ..logs import log
 from ..resources import SetupStep
 from ..retries import MAX_EXTRA_DELIVERIES

@@ -21,9 +21,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ... import ConsumerConfig, ElasticConsumerGroup, StaticConsumerGroup, errors
+from ...lease_times import LeaseTimes
 from ...net.clock import Deadline
 from ..checks import check_option
-from ..deliveries import DeliveryState, LeaseTimes
+from ..deliveries import DeliveryState
 from ..events import spawn
 from ..logs import log
 from ..source import Source

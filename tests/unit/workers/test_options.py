@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from jetstream_sync import ConsumerConfig, InvalidOptionError
+from jetstream_sync.lease_times import LeaseTimes
 from jetstream_sync.subjects import subject_matches
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
-from jetstream_sync.workers.deliveries import Lease, LeaseTimes
+from jetstream_sync.workers.deliveries import Lease
 from jetstream_sync.workers.limits import rate_interval
 from jetstream_sync.workers.runtime.pulling import Window
 from jetstream_sync.workers.source import acceptor

@@ -7,11 +7,11 @@ import itertools
 import pytest
 
 from jetstream_sync import ConsumerConfig
+from jetstream_sync.lease_times import LeaseTimes
 from jetstream_sync.workers.deliveries import (
     DeliveryState,
     Lease,
     LeasedMessage,
-    LeaseTimes,
     Origin,
 )
 from jetstream_sync.workers.operations.health import WORKER_PHASES, HealthSource, WorkerPhase
