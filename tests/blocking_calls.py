@@ -436,7 +436,7 @@ CALLS: dict[str, Call] = {
         )
     },
     "KeyValue.status": Call("read", lambda on, _: on.kv.status()),
-    "KeyValue.get": Call("read", lambda on, _: on.kv.get("k")),
+    "KeyValue.get": Call("read", lambda on, t: on.kv.get("k", timeout=t)),
     "KeyValue.value": Call("read", lambda on, _: on.kv.value("k")),
     "KeyValue.get_many": Call("read", lambda on, _: on.kv.get_many(["k", "l"])),
     "KeyValue.history": Call("read", lambda on, _: on.kv.history("k")),

@@ -106,10 +106,15 @@ class StoredReply(NamedTuple):
 
 
 def get_stored(
-    api: APIRequests, stream: str, request: MsgGetRequest, *, direct: bool | None
+    api: APIRequests,
+    stream: str,
+    request: MsgGetRequest,
+    deadline: Deadline | None = None,
+    *,
+    direct: bool | None,
 ) -> StoredReply:
     """Get a message from any server that has the stream if direct gets are allowed, or from its leader."""
-    deadline = api.deadline()
+    deadline = deadline or api.deadline()
     reply = _direct_reply(api, stream, request, deadline) if direct else None
     return reply or _leader_reply(api, stream, request, deadline)
 

@@ -553,6 +553,12 @@ class CallBucket(CallStates):
         # Reading whether it has ended takes requests: a timeout of 0 still waits for these.
         reading = Deadline(None if timeout is None else max(timeout, 0.0) + _READ_S)
         bucket = self._open_within(reading)
+        # Most calls whose results are read have ended, and a read costs a tenth of a watch, which reports its errors.
+        with suppress(errors.Error):
+            entry = bucket.get(call, consistent=True, timeout=reading.left())
+            found = CallRecord.from_json(entry.value)
+            if found.has_ended:
+                return found
         with bucket.watch(call, ignore_deletes=True, timeout=reading.left()) as watch:
             entries = watch.initial(reading.left())
             while True:

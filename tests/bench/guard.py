@@ -22,6 +22,7 @@ import argparse
 import io
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import tarfile
@@ -30,15 +31,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import Self
 
 if TYPE_CHECKING:
     from jetstream_sync import Connection, PubAckFuture, PullConsumer
+    from jetstream_sync.workers import Task, Worker
 
 __all__ = ["main"]
 
@@ -116,12 +119,22 @@ def _installed(commit: str | None) -> Iterator[Path]:
 def _filled_server() -> Iterator[str]:
     """Run a server with the streams of the workloads, and yield its URL."""
     # The children, which run this file alone, have no such modules.
+    import trustme
+
     from jetstream_sync.server import NatsServer
 
     from ..fixtures.rawnats import RawClient
     from .raw import fill, make_stream
 
-    with NatsServer() as server:
+    with ExitStack() as stack:
+        certificate = Path(stack.enter_context(tempfile.TemporaryDirectory()), "server.pem")
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        issued.private_key_and_cert_chain_pem.write_to_path(certificate)
+        # Connections with and without TLS, so that all workloads have one server.
+        config = (
+            f'tls {{ cert_file: "{certificate}", key_file: "{certificate}" }}\nallow_non_tls: true'
+        )
+        server = stack.enter_context(NatsServer(config=config))
         with RawClient(server.port, 30) as raw:
             make_stream(raw, "G", "guard", max_msgs=1)
             make_stream(raw, "S", "guard.stored")
@@ -183,7 +196,12 @@ def _run_steps(workload: str, url: str) -> None:
     """Do one step for each line of standard input, and print the cost of each."""
     import jetstream_sync
 
-    with jetstream_sync.connect(url) as nc:
+    options: dict[str, Any] = {}
+    if workload.endswith("over TLS"):
+        # The certificate is not verified: the cost of that is one of the connection.
+        options["tls"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        options["tls"].check_hostname, options["tls"].verify_mode = False, ssl.CERT_NONE
+    with jetstream_sync.connect(url, **options) as nc:
         for _ in sys.stdin:
             start = time.process_time()
             done = _WORKLOADS[workload](nc, _STEP) or _STEP
@@ -316,6 +334,51 @@ def _core(nc: Connection, count: int) -> None:
                 sub.next_msg(timeout=30.0)
 
 
+@cache
+def _task(url: str, *, results: bool) -> tuple[Worker, Task[[int], int]]:
+    """Return a worker and its task; each process has its own queue, in a stream that all share."""
+    from jetstream_sync.workers import Worker
+
+    program = f"guard-{os.getpid()}"
+    worker = Worker(url, name=program, program=program)
+
+    @worker.task(name="double", results=program if results else None)
+    def double(number: int) -> int:
+        return 2 * number
+
+    return worker, double
+
+
+def _delay(*, results: bool) -> Workload:
+    """Return the workload of sending calls, which no worker runs."""
+
+    def send(nc: Connection, count: int) -> int:
+        done = count // 40
+        _, task = _task(nc.connected_url or "", results=results)
+        for number in range(done):
+            task.delay(number)
+        return done
+
+    return send
+
+
+@cache
+def _running_task(url: str) -> Task[[int], int]:
+    """Return a task whose worker runs in a thread, for as long as the process lives."""
+    worker, task = _task(url, results=True)
+    threading.Thread(target=worker.run, daemon=True).start()
+    return task
+
+
+def _run_tasks(nc: Connection, count: int) -> int:
+    done = count // 40
+    task = _running_task(nc.connected_url or "")
+    calls = [task.delay(number) for number in range(done)]
+    for call in calls:
+        call.get(timeout=60.0)
+    return done
+
+
 _WORKLOADS: Mapping[str, Workload] = {
     "publish_async, results read": _publish_async,
     "fetch(500), ack each": _fetch,
@@ -336,6 +399,11 @@ _WORKLOADS: Mapping[str, Workload] = {
     "publish_async, 2 threads": _publish_async_in(2),
     "publish_async, 8 threads": _publish_async_in(8),
     "publish, wait for each ack": _publish_sync,
+    "publish, wait for each ack, over TLS": _publish_sync,
+    "core publish, over TLS": _publish_core(1),
+    "delay() of a task": _delay(results=False),
+    "delay() of a task with results": _delay(results=True),
+    "task with results: sent, run, read": _run_tasks,
     "get of an object of 100 bytes": _small_objects,
     "get_many of 1,000 keys": _get_many,
 }

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fixtures.threads import wait_until
+from fixtures.threads import SCALE, wait_until
 from fixtures.worker import running
 
 from jetstream_sync import JetStream, StreamNotFoundError, shared_connection
@@ -220,3 +220,23 @@ def test_the_first_run_of_a_call_reads_its_record_only_if_it_was_changed(
     assert sum(requests.pending_msgs for requests in reads) == (1 if is_changed else 0)
     record = json.loads(bucket.get(result.id).value)
     assert (record["status"], record["return_value"]) == ("SUCCESSFUL", 7)
+
+
+def test_the_result_of_an_ended_call_is_one_read(worker, nc):
+    """A consumer is made only to wait for the end of a call."""
+
+    @worker.task(name="bill", results="R")
+    def bill(number: int) -> int:
+        return number
+
+    calls = [bill.delay(number) for number in range(5)]
+    worker.run(burst=True)
+    reads, others = nc.subscribe("$JS.API.STREAM.MSG.GET.KV_R"), nc.subscribe("$JS.API.CONSUMER.>")
+    nc.flush()
+    assert [call.get(timeout=10 * SCALE) for call in calls] == [0, 1, 2, 3, 4]
+    nc.flush()
+    assert (reads.pending_msgs, others.pending_msgs) == (5, 0)
+    with pytest.raises(TimeoutError):
+        bill.delay(5).get(0)
+    nc.flush()
+    assert others.pending_msgs > 0

@@ -17,7 +17,7 @@ from ...api.stream import MsgGetRequest, StreamSource
 from ...durations import time_to_ns
 from ...foreign_names import ForeignNames
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ
-from ...net.clock import BackoffDelay, monotonic, seconds
+from ...net.clock import BackoffDelay, Deadline, monotonic, seconds
 from ...options import check_callback, check_int, check_known
 from ...subjects import (
     API_PREFIX,
@@ -183,7 +183,14 @@ class KeyValue(ForeignNames):
 
     # --- reading --------------------------------------------------------------------------------
 
-    def get(self, key: str, revision: int | None = None, consistent: bool = False) -> KeyValueEntry:
+    def get(
+        self,
+        key: str,
+        revision: int | None = None,
+        consistent: bool = False,
+        *,
+        timeout: float | timedelta | None = None,
+    ) -> KeyValueEntry:
         """
         Return the current value of a key, or a revision of it.
 
@@ -192,6 +199,7 @@ class KeyValue(ForeignNames):
             revision: the revision to return; ``None``: the last one.
             consistent: read from the leader of the bucket's stream, or of the origin if the bucket is a
                 mirror, so that all earlier writes are seen.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Raises:
             KeyNotFoundError: the key has no value: it was never written, was deleted or has expired; its
@@ -201,14 +209,15 @@ class KeyValue(ForeignNames):
             InvalidOptionError: the revision is out of range.
             BucketNotFoundError: the bucket does not exist.
             APIError: the server returned an error.
-            TimeoutError: the server did not reply within the timeout of the context.
+            TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
         stored = self._subjects.encoded(key)
         if revision is not None:
             revision = check_int("revision", revision, 1, LAST_SEQUENCE)
-        entry = self._read(stored, revision, consistent=consistent)
+        deadline = self._api.deadline(timeout)
+        entry = self._read(stored, revision, deadline, consistent=consistent)
         if entry is None or not entry.has_value:
             marker = None if entry is None else entry.revision
             raise errors.KeyNotFoundError(self.bucket, key, revision, marker)
@@ -230,17 +239,22 @@ class KeyValue(ForeignNames):
         return entry.value if entry is not None and entry.has_value else default
 
     def _read(
-        self, stored: str, revision: int | None = None, *, consistent: bool = False
+        self,
+        stored: str,
+        revision: int | None = None,
+        deadline: Deadline | None = None,
+        *,
+        consistent: bool = False,
     ) -> KeyValueEntry | None:
         """Return the last entry of a stored key or a revision of it, which may be a marker."""
         subject = self._subjects.read + stored
         try:
             if consistent:
-                reply = self._leader_read(stored, revision)
+                reply = self._leader_read(stored, revision, deadline)
             else:
                 request = MsgGetRequest(revision, subject if revision is None else None)
                 direct = self._stream.cached_info.config.allow_direct
-                reply = get_stored(self._api, self._stream.name, request, direct=direct)
+                reply = get_stored(self._api, self._stream.name, request, deadline, direct=direct)
         except errors.MessageNotFoundError:
             return None
         except errors.StreamNotFoundError as error:
@@ -248,7 +262,9 @@ class KeyValue(ForeignNames):
         entry = entry_of_message(self._subjects, reply)
         return entry if entry.subject == subject else None
 
-    def _leader_read(self, stored: str, revision: int | None) -> StoredReply:
+    def _leader_read(
+        self, stored: str, revision: int | None, deadline: Deadline | None
+    ) -> StoredReply:
         """Return the last message of a stored key, or a revision, from the leader of the origin."""
         api, stream, prefix = self._api, self._stream.name, self._subjects.read
         source = self._subjects.source
@@ -259,7 +275,7 @@ class KeyValue(ForeignNames):
                 prefix = f"{KEYS_PREFIX}{bucket_of(stream)}."
             api = self._api_of(source)
         request = MsgGetRequest(revision, prefix + stored if revision is None else None)
-        reply = get_stored(api, stream, request, direct=False)
+        reply = get_stored(api, stream, request, deadline, direct=False)
         key = reply.subject.removeprefix(prefix.encode())
         return reply._replace(subject=self._subjects.read.encode() + key)
 
