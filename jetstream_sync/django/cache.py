@@ -4,8 +4,8 @@ A cache backend on a key-value bucket.
 Rules:
 
 1. A value is stored with the time at which it ends. Servers from 2.11 also delete it then.
-2. The bucket has one message for each key. Markers of `delete_many` end after a second. A full bucket evicts the
-   oldest values.
+2. The bucket has one message for each key. `delete_many` leaves markers, which end after a second. A full bucket
+   evicts the oldest values.
 3. Any text is a key: it is encoded as one token, and a long one is hashed.
 4. `add`, `incr` and `touch` compare and set, so they are atomic for all processes.
 5. Without the bucket, reads find nothing, and the next write creates it again.
@@ -26,7 +26,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 from django.core.exceptions import ImproperlyConfigured
@@ -66,6 +66,7 @@ _CONFIG: Final = (
     *("replicas", "storage"),
 )
 
+_T = TypeVar("_T")
 log: logging.Logger = logging.getLogger("jetstream_sync.django.cache")
 
 
@@ -189,15 +190,17 @@ class KeyValueCache(BaseCache):
     # --- reading and writing --------------------------------------------------------------------
 
     def _entry(self, name: str, *, consistent: bool = False) -> KeyValueEntry | None:
-        """Return the entry of a key whose value has not ended."""
+        """Return the entry of a key, whose value may have ended."""
         try:
-            entry = self._bucket(create=False).kv.get(name, consistent=consistent)
+            bucket = self._bucket(create=False)
+            # Without replicas, any read is consistent, and a direct get is faster.
+            is_replicated = bucket.stream.cached_info.config.num_replicas != 1
+            return bucket.kv.get(name, consistent=consistent and is_replicated)
         except errors.KeyNotFoundError:
             return None
         except errors.StreamNotFoundError:
             self._forget_bucket()
             return None
-        return entry if _lives(entry) else None
 
     def _write(self, values: Mapping[str, tuple[float, Any]], last: int | None = None) -> list[str]:
         """
@@ -211,22 +214,25 @@ class KeyValueCache(BaseCache):
             name: (end, _END.pack(end) + pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
             for name, (end, value) in values.items()
         }
-        again = True
-        while True:
-            bucket = self._bucket()
-            try:
-                large = self._publish(bucket, pickled, last)
-                for name in large:
-                    log.warning("cache %r: a value is too large, and is a miss", self._name)
-                    bucket.stream.purge(subject=self._prefix + name, force=True)
-                return large
-            except errors.WrongLastSequenceError:
-                raise
-            except (errors.APIError, errors.NoStreamResponseError):
-                if not again:
-                    raise
-            again = False
+
+        def store(bucket: _OpenBucket) -> list[str]:
+            large = self._publish(bucket, pickled, last)
+            for name in large:
+                log.warning("cache %r: a value is too large, and is a miss", self._name)
+                bucket.stream.purge(subject=self._prefix + name, force=True)
+            return large
+
+        return self._retried(store)
+
+    def _retried(self, call: Callable[[_OpenBucket], _T], *, create: bool = True) -> _T:
+        """Call a function with the open bucket; if that was deleted or replaced, once more with the present one."""
+        try:
+            return call(self._bucket(create=create))
+        except errors.WrongLastSequenceError:
+            raise
+        except (errors.APIError, errors.NoStreamResponseError):
             self._forget_bucket()
+        return call(self._bucket(create=create))
 
     def _publish(
         self, bucket: _OpenBucket, pickled: Mapping[str, tuple[float, bytes]], last: int | None
@@ -309,7 +315,7 @@ class KeyValueCache(BaseCache):
         name = self._key(key, version)
         with self._tolerance("get"):
             entry = self._entry(name)
-            if entry is not None:
+            if entry is not None and _lives(entry):
                 return _value(entry)
         return default
 
@@ -331,16 +337,12 @@ class KeyValueCache(BaseCache):
     def delete(self, key: str, version: int | None = None) -> bool:
         """Delete a key; return whether it had a value."""
         name = self._key(key, version)
-        with self._tolerance("delete"):
-            try:
-                bucket = self._bucket(create=False)
-                # A value that has ended or a marker of another client's deletion is purged, but not a value.
-                had_value = self._entry(name, consistent=True) is not None
+        with self._tolerance("delete"), suppress(errors.StreamNotFoundError):
+            entry = self._entry(name, consistent=True)
+            if entry is not None:
                 # Nothing acknowledges the messages of a cache, so consumers need not be listed.
-                purged = bucket.stream.purge(subject=self._prefix + name, force=True)
-                return purged > 0 and had_value
-            except errors.StreamNotFoundError:
-                self._forget_bucket()
+                purge = self._bucket(create=False).stream.purge
+                return purge(subject=self._prefix + name, force=True) > 0 and _lives(entry)
         return False
 
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
@@ -358,7 +360,7 @@ class KeyValueCache(BaseCache):
         for is_last_try in self._tries():
             # A replica that is behind could return the same entry again.
             entry = self._entry(name, consistent=True)
-            if entry is None:
+            if entry is None or not _lives(entry):
                 return _MISSING
             end = _END.unpack_from(entry.value)[0] if timeout is _MISSING else self._end(timeout)
             value = change(_value(entry))
@@ -378,7 +380,12 @@ class KeyValueCache(BaseCache):
         with self._tolerance("get_many"):
             try:
                 entries = self._bucket(create=False).kv.get_many(list(names)) if names else {}
-                return {names[name]: _value(item) for name, item in entries.items() if _lives(item)}
+                now = time.time()
+                return {
+                    names[name]: pickle.loads(value[_END.size :])  # noqa: S301 - see the class
+                    for name, entry in entries.items()
+                    if _end_of(value := entry.value) > now
+                }
             except (errors.BucketNotFoundError, errors.StreamNotFoundError):
                 self._forget_bucket()
         return {}
@@ -395,24 +402,32 @@ class KeyValueCache(BaseCache):
         return list(data)
 
     def delete_many(self, keys: Iterable[str], version: int | None = None) -> None:
-        """Delete keys, with one request for those that exist, and then all at a time."""
+        """Delete keys, all at a time."""
         keys = list(keys)
-        with self._tolerance("delete_many"):
-            try:
-                bucket = self._bucket(create=False)
-                if bucket.stream.cached_info.config.allow_msg_ttl:
-                    # A marker for a key without a value would take the place of another value.
-                    entries = bucket.kv.get_many([self._key(key, version) for key in keys])
-                    headers = {"KV-Operation": "DEL", "Nats-TTL": "1s"}
-                    publish = bucket.js.publish_async
-                    sent = [publish(self._prefix + name, b"", headers=headers) for name in entries]
-                    for future in sent:
-                        future.result()
-                    return
-            except (errors.BucketNotFoundError, errors.StreamNotFoundError):
-                self._forget_bucket()
-                return
-        super().delete_many(keys, version=version)
+        is_done = True
+        with self._tolerance("delete_many"), suppress(errors.StreamNotFoundError):
+            is_done = self._retried(
+                lambda bucket: self._mark_deleted(bucket, keys, version), create=False
+            )
+        if not is_done:
+            super().delete_many(keys, version=version)
+
+    def _mark_deleted(self, bucket: _OpenBucket, keys: list[str], version: int | None) -> bool:
+        """Replace values by markers that end; return whether the bucket can have such markers."""
+        config = bucket.stream.cached_info.config
+        if not config.allow_msg_ttl:
+            return False
+        names: Iterable[str] = (self._key(key, version) for key in keys)
+        if not _has_room(bucket, len(keys)):
+            # A marker for a key without a value would take the place of another value.
+            names = bucket.kv.get_many(list(names))
+        headers = {"KV-Operation": "DEL", "Nats-TTL": "1s"}
+        publish = bucket.js.publish_async
+        # The server stores the first markers while the next ones are encoded.
+        sent = [publish(self._prefix + name, b"", headers=headers) for name in names]
+        for future in reversed(sent):  # the last one first: the thread that waits wakes up once
+            future.result()
+        return True
 
     def clear(self) -> None:
         """Delete all keys of the bucket, also those of other prefixes and versions."""
@@ -432,6 +447,17 @@ def _largest_value(config: StreamConfig) -> float:
     """Return the size of the largest value that a bucket stores."""
     limits = [config.max_msg_size or 0, _most_of(config.max_bytes)]
     return min((limit for limit in limits if limit > 0), default=math.inf)
+
+
+def _has_room(bucket: _OpenBucket, markers: int) -> bool:
+    """Return whether a bucket takes a number of markers without an eviction."""
+    config = bucket.stream.cached_info.config
+    most, most_bytes = config.max_msgs or 0, config.max_bytes or 0
+    if most <= 0 and most_bytes <= 0:
+        return True
+    state = bucket.stream.info().state
+    left = most_bytes - state.bytes - markers * _OVERHEAD_BYTES
+    return (most <= 0 or state.messages + markers <= most) and (most_bytes <= 0 or left >= 0)
 
 
 def _stream_config(bucket: str, options: dict[str, Any]) -> StreamConfig:
@@ -474,9 +500,13 @@ def _error_counter() -> Any:
     return Counter("jetstream_cache_errors", text, ["cache", "operation"])
 
 
+def _end_of(value: bytes) -> float:
+    """Return when a value ends; one of another program that is too short for a time has ended."""
+    return _END.unpack_from(value)[0] if len(value) >= _END.size else -math.inf
+
+
 def _lives(entry: KeyValueEntry) -> bool:
-    value = entry.value
-    return len(value) >= _END.size and bool(_END.unpack_from(value)[0] > time.time())
+    return _end_of(entry.value) > time.time()
 
 
 def _value(entry: KeyValueEntry) -> Any:

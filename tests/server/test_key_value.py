@@ -375,6 +375,19 @@ def test_get_many(kv):
 
 
 @pytest.mark.server(">=2.11")
+def test_get_many_of_missing_keys_needs_no_consumer(nc, kv):
+    """One more request proves that keys are missing; in an empty bucket, the leader alone says so."""
+    requests = []
+    bucket = nc.jetstream(api_cb=requests.append).key_value(kv.bucket)
+    missing = [f"none{number}" for number in range(1200)]
+    assert bucket.get_many(missing) == {}
+    kv.put("a", b"1")
+    assert list(bucket.get_many([*missing, "a"])) == ["a"]
+    assert bucket.get_many(missing) == {}
+    assert not [call.subject for call in requests if "CONSUMER" in call.subject]
+
+
+@pytest.mark.server(">=2.11")
 def test_get_many_at_a_revision(kv):
     """The values are those that were current at a revision."""
     kv.put("a", b"1")

@@ -635,8 +635,9 @@ def change_config(settings: Settings, js: JetStream, step: Step, *, force: bool)
     return result
 
 
-#: Seconds after which the config of an updated object is read again, longer than an update of another editor takes.
-_SETTLE_S: Final = 0.1
+#: Seconds after which the config of an updated object is read again: another editor that read it before the update
+#: has written it by then, unless its computer or its link is slow.
+_SETTLE_S: Final = 0.25
 
 
 def check_updates(js: JetStream, done: Sequence[tuple[Step, Any]]) -> None:

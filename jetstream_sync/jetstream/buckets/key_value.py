@@ -30,8 +30,7 @@ from ...subjects import (
 )
 from ..api_requests import APIRequests, limited, with_one_deadline
 from ..consumer_requests import check_unacknowledged
-from ..direct_get import MAX_BYTES, StoredMsg, StoredReply, get_stored
-from ..last_msgs import direct_last_msgs
+from ..direct_get import StoredReply, get_stored
 from ..ordered_cursor import OrderedOptions
 from ..publish import Publisher
 from .codecs import KeyCodec, ValueCodec, codec_of
@@ -45,6 +44,7 @@ from .entries import (
     source_of,
 )
 from .lock import Lock
+from .many_keys import MAX_READ_KEYS, READ_ATTEMPTS, last_entries, missing_entries
 from .replica import Replica
 from .watch import Markers, Watch
 from .watch_handle import WatchHandle, watch_with_callbacks
@@ -59,10 +59,6 @@ _CREATE_ROUNDS: Final = 3
 #: Maximum delay of `KeyValue.modify` after a conflict, in seconds: the first time, and ever.
 _FIRST_CONFLICT_DELAY_S: Final = 0.001
 _MAX_CONFLICT_DELAY_S: Final = 0.1
-#: Attempts to read many keys while they change between two pages.
-_READ_ATTEMPTS: Final = 3
-#: Maximum number of keys that are read with one request, which the server sets.
-_MAX_READ_KEYS: Final = 1024
 #: Maximum number of keys that are read with one watch: the cost of filters grows with their square.
 _MAX_WATCHED_KEYS: Final = 500
 
@@ -291,9 +287,9 @@ class KeyValue(ForeignNames):
         """
         Return the current values of many keys with one request, as they were at one point in time.
 
-        More than 1,024 keys are read with several requests. Patterns with more than 1,024 keys, keys that seem to
-        be missing, and those of servers before 2.11 or that mirrors answered are read by watches: each value was
-        current during the call, but not all of them at the same moment.
+        More than 1,024 keys are read with several requests, and keys that seem to be missing are requested again.
+        Patterns with more than 1,024 keys, and keys of servers before 2.11, of mirrors or that mirrors answered are
+        read by watches. Each value was current during the call, but then not all of them at the same moment.
 
         Args:
             keys: keys and patterns: ``*`` is any token, a final ``>`` the rest.
@@ -315,54 +311,28 @@ class KeyValue(ForeignNames):
         if up_to_revision is not None:
             check_int("up_to_revision", up_to_revision, 1, LAST_SEQUENCE)
         found: dict[str, KeyValueEntry] = {}
-        size = _MAX_READ_KEYS if up_to_revision is None else len(patterns) or 1
-        for start in range(0, len(patterns), size):
-            group = patterns[start : start + size]
-            entries = self._last_entries(group, up_to_revision)
-            known = dict(decoded_entries(entries or ()))
-            found.update((key, entry) for key, entry in known.items() if entry.has_value)
-            missing = group
-            if entries is not None:
-                # A replica that is behind may not have a key yet.
-                missing = [key for key in group if key not in known and not is_pattern(key)]
-            if up_to_revision is None:
-                for first in range(0, len(missing), _MAX_WATCHED_KEYS):
-                    found |= self._watched(missing[first : first + _MAX_WATCHED_KEYS])
-        return found
-
-    def _last_entries(
-        self, patterns: list[str], up_to_revision: int | None
-    ) -> list[KeyValueEntry] | None:
-        """Return the last entries of keys, with markers; ``None``: they have to be read by a watch."""
-        subjects = [self._subjects.read + pattern for pattern in self._subjects.patterns(patterns)]
-        request = MsgGetRequest(multi_last=subjects, max_bytes=MAX_BYTES)
-        # The batch has several replies.
-        attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
-        for attempt in range(attempts):
-            try:
-                stored: Sequence[StoredReply | StoredMsg]
+        size = MAX_READ_KEYS if up_to_revision is None else len(patterns) or 1
+        place = self._api, self._stream, self._subjects
+        try:
+            for start in range(0, len(patterns), size):
+                group = patterns[start : start + size]
+                entries = last_entries(*place, group, up_to_revision)
+                known = dict(decoded_entries(entries or ()))
+                missing = group
+                if entries is not None:
+                    # A replica that is behind may not have a key yet.
+                    missing = [key for key in group if key not in known and not is_pattern(key)]
+                    if missing and up_to_revision is None:
+                        later = missing_entries(*place, missing)
+                        known.update(decoded_entries(later or ()))
+                        missing = missing if later is None else []
+                found.update((key, entry) for key, entry in known.items() if entry.has_value)
                 if up_to_revision is None:
-                    stored = list(direct_last_msgs(self._api, self._stream.name, request))
-                else:
-                    stored = list(self._stream.get_last_msgs(subjects, up_to_seq=up_to_revision))
-            except errors.MessagesChangedError:
-                if up_to_revision is not None and attempt == _READ_ATTEMPTS - 1:
-                    raise
-                continue
-            except errors.StreamNotFoundError as error:
-                raise bucket_not_found(self.bucket) from error
-            except (
-                errors.TooManyResultsError,
-                errors.ServerTooOldError,
-                errors.NoRespondersError,
-                errors.TimeoutError,
-            ):
-                # Also if no reply proves what the bucket has, or it does not exist on a server before 2.11.
-                if up_to_revision is not None:
-                    raise
-                break
-            return [entry_of_message(self._subjects, message) for message in stored]
-        return None
+                    for first in range(0, len(missing), _MAX_WATCHED_KEYS):
+                        found |= self._watched(missing[first : first + _MAX_WATCHED_KEYS])
+        except errors.StreamNotFoundError as error:
+            raise bucket_not_found(self.bucket) from error
+        return found
 
     def _watched(self, patterns: list[str]) -> dict[str, KeyValueEntry]:
         """Return the current values of keys as a watch finds them."""
@@ -403,7 +373,7 @@ class KeyValue(ForeignNames):
             Error: otherwise as `watch()`.
 
         """
-        for _ in range(_READ_ATTEMPTS - 1):
+        for _ in range(READ_ATTEMPTS - 1):
             with suppress(errors.StreamRecreatedError):
                 return sorted(self.iter_keys(*patterns))
         return sorted(self.iter_keys(*patterns))
