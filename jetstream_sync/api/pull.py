@@ -27,6 +27,7 @@ from ..headers import (
 )
 from ..options import check_int, check_known
 from ..records import Frozen, frozen
+from ..subjects import ACK_PREFIX
 from .consumer import ConsumerConfig
 
 #: Batch of a request that is limited in bytes, so large that the batch never ends it (ADR-37).
@@ -549,9 +550,11 @@ def is_away(error: errors.PullError) -> bool:
     return _effect(error.code, error.description)[0] is PullStatusKind.AWAY
 
 
-def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
-    """Return the status in a message on the inbox of a pull; ``None``: it is for the user."""
-    if payload or not header:
+def parse_pull_status(reply: bytes, header: bytes, payload: bytes) -> PullStatus | None:
+    """Return the status in a delivery of a consumer; ``None``: it is a message for the user."""
+    # Servers before 2.12 store the status line that another client has published. Unlike a status, such a message
+    # can be acknowledged.
+    if payload or not header or reply.startswith(ACK_PREFIX):
         return None
     status = parse_status(header)
     if status is None:

@@ -549,11 +549,7 @@ class MessagePuller:
         """Return the messages that have arrived and were not taken."""
         found, _, _ = self._buffer_state()
         # The markers of a lost connection have no reply subject.
-        return [
-            item
-            for item in found
-            if item[REPLY] and parse_pull_status(item[HEADER], item[PAYLOAD]) is None
-        ]
+        return [item for item in found if item[REPLY] and parse_pull_status(*item[1:]) is None]
 
     def _wait(self, deadline: Deadline) -> None:
         """Wait until there may be a delivery, and run due actions meanwhile."""
@@ -689,7 +685,7 @@ class MessagePuller:
                     else:
                         self._request_again()
             return True
-        status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
+        status = parse_pull_status(*delivery[1:])
         if status is None:
             return False
         if status.error is None:
@@ -795,10 +791,7 @@ class MessagePuller:
                 self.drain(_GIVE_BACK_LIMIT_S)
             if self._requester.settled is False:
                 for delivery in (*self._ready, *self._arrived):
-                    if (
-                        parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None
-                        and delivery[REPLY]
-                    ):
+                    if parse_pull_status(*delivery[1:]) is None and delivery[REPLY]:
                         self._requester.make(delivery).nak()
         finally:
             self.stop()

@@ -417,7 +417,9 @@ class PullRequester:
             raise GapError(f"a message is missing after consumer sequence {sequence.last}")
         if self.pinned and delivery[HEADER]:
             headers = parse_headers(delivery[HEADER])
-            self.pin_id = (headers.get(PIN_ID) if headers else None) or self.pin_id
+            ids = headers.get_all(PIN_ID) if headers else ()
+            # The server adds its header after those of the message, which may have one from elsewhere.
+            self.pin_id = ids[-1] if ids else self.pin_id
         return self.make(delivery)
 
     def make(self, delivery: RawMessage) -> JetStreamMsg:
@@ -625,7 +627,7 @@ class Fetch:
             delivery = arrived.popleft()
             if delivery is DISCONNECTED or delivery is RECONNECTED:
                 inbox.apply_connection_change(delivery)
-            elif parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None:
+            elif parse_pull_status(*delivery[1:]) is None:
                 self._take(delivery)
         return bool(self._messages)
 
@@ -645,7 +647,7 @@ class Fetch:
             elif delivery is DISCONNECTED or delivery is RECONNECTED:
                 if not self._handle_connection_change(delivery, inbox):
                     return
-            elif (status := parse_pull_status(delivery[HEADER], delivery[PAYLOAD])) is None:
+            elif (status := parse_pull_status(*delivery[1:])) is None:
                 self._take(delivery)
             elif (
                 status.kind is not PullStatusKind.HEARTBEAT

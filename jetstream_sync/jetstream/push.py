@@ -249,7 +249,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def _handle_status(self, delivery: RawMessage) -> JetStreamMsg | None:
         """Handle a delivery with headers and no payload: return a message, or handle a status."""
-        status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
+        status = parse_pull_status(*delivery[1:])
         if status is None:
             return self._message(delivery)
         if status.kind is not PullStatusKind.HEARTBEAT:
@@ -471,7 +471,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         kept: list[RawMessage] = []
         msgs = 0
         for delivery in deliveries:
-            status = parse_pull_status(delivery[HEADER], delivery[PAYLOAD])
+            status = parse_pull_status(*delivery[1:])
             if status is None:
                 self._check_gap(delivery[REPLY])
                 kept.append(delivery)
@@ -542,7 +542,7 @@ def _drop_last(pop: Callable[[], RawMessage], count: int) -> None:
             delivery = pop()
         except IndexError:  # the other messages were read
             return
-        if parse_pull_status(delivery[HEADER], delivery[PAYLOAD]) is None:
+        if parse_pull_status(*delivery[1:]) is None:
             count -= 1
 
 

@@ -116,6 +116,15 @@ def test_one_client_is_pinned(js, stream, pinned, other):
     assert {msg.headers["Nats-Pin-Id"] for msg in again if msg.headers} == {pin}
 
 
+def test_a_message_with_the_pin_of_a_publisher(js, stream, pinned):
+    """The pin is that of the server, which follows the headers of the message."""
+    for _ in range(3):
+        js.publish(stream.name, headers={"Nats-Pin-Id": "another"})
+    assert [len(pinned.fetch(1, timeout=5, group="A")) for _ in range(2)] == [1, 1]
+    with pinned.messages(group="A") as messages:
+        assert messages.next(5).metadata.stream_seq == 3
+
+
 def test_a_client_that_lost_the_pin_gets_an_error_and_can_pull_again(js, stream, pinned, other):
     """While another client is pinned a fetch is a `PinIDMismatchError`; the next one waits."""
     fill(js, stream.name, 20)

@@ -188,7 +188,7 @@ class PullReader:
             if not pull.max_bytes or size < pull.max_bytes:
                 items = self._wait_past_silence(pull, consumer, start_seq)
         if items and _is_status(items[-1]):
-            status = parse_pull_status(items[-1][2], b"")
+            status = parse_pull_status(b"", items[-1][2], b"")
             if status is None or status.kind not in {PullStatusKind.QUIET, PullStatusKind.FULL}:
                 reason = "an empty status" if status is None else str(status.error)
                 raise RangeStalledError(self._task.range.stream, start_seq, reason)

@@ -60,12 +60,14 @@ def block(line, **headers):
 @pytest.mark.parametrize("case", [str, str.lower, str.upper])
 def test_every_status_of_a_pull(line, kind, error, case):
     """Each status has its kind and its error class; the text is compared without case."""
-    status = parse_pull_status(block(case(line)), b"")
+    status = parse_pull_status(b"", block(case(line)), b"")
     assert status.kind is kind
     assert type(status.error) is (error or type(None))
     assert status.pending is None
     # The two headers of ADR-37 are read from every status.
-    counted = parse_pull_status(block(line, Nats_Pending_Messages=3, Nats_Pending_Bytes=512), b"")
+    counted = parse_pull_status(
+        b"", block(line, Nats_Pending_Messages=3, Nats_Pending_Bytes=512), b""
+    )
     assert (counted.kind, counted.pending) == (kind, (3, 512))
     if error is not None:
         code, _, text = case(line).partition(" ")
@@ -90,7 +92,7 @@ def test_every_status_of_a_pull(line, kind, error, case):
 )
 def test_counts_that_are_not_numbers_are_missing(headers, pending):
     """Headers that are not numbers count as missing."""
-    assert parse_pull_status(block("408 Request Timeout", **headers), b"").pending == pending
+    assert parse_pull_status(b"", block("408 Request Timeout", **headers), b"").pending == pending
 
 
 @pytest.mark.parametrize(
@@ -104,13 +106,13 @@ def test_counts_that_are_not_numbers_are_missing(headers, pending):
 )
 def test_a_heartbeat_does_not_end_a_request(header):
     """A heartbeat does not end a request."""
-    assert parse_pull_status(header, b"") == PullStatus(PullStatusKind.HEARTBEAT, None, None)
+    assert parse_pull_status(b"", header, b"") == PullStatus(PullStatusKind.HEARTBEAT, None, None)
 
 
 def test_no_responders_without_a_text_are_explained():
     """nats-server sends only the code 503; the error has an explanation."""
     header = block("503", Nats_Subject="$JS.API.CONSUMER.MSG.NEXT.S.C")
-    error = parse_pull_status(header, b"").error
+    error = parse_pull_status(b"", header, b"").error
     assert error.code == 503
     assert "No Responders" in str(error)
     assert "consumer" in str(error)
@@ -131,7 +133,14 @@ def test_no_responders_without_a_text_are_explained():
 )
 def test_only_a_number_without_a_payload_is_a_status(header, payload):
     """A status has a number in the version line and no payload; other messages are delivered."""
-    assert parse_pull_status(header, payload) is None
+    assert parse_pull_status(b"", header, payload) is None
+
+
+def test_what_can_be_acknowledged_is_a_message():
+    """A stored message may have any status line on servers before 2.12; its reply subject shows that it is one."""
+    header = block("409 Consumer Deleted")
+    assert parse_pull_status(b"$JS.ACK.S.C.1.1.1.1.0", header, b"") is None
+    assert parse_pull_status(b"$JS.FC.S.C.x", header, b"") is not None
 
 
 @given(
@@ -140,7 +149,7 @@ def test_only_a_number_without_a_payload_is_a_status(header, payload):
 )
 def test_any_header_is_a_status_or_a_message(header, rest):
     """Any bytes are read without an exception."""
-    status = parse_pull_status(header + rest, b"")
+    status = parse_pull_status(b"", header + rest, b"")
     if status is not None:
         assert (status.error is None) == (
             status.kind in {PullStatusKind.HEARTBEAT, PullStatusKind.QUIET, PullStatusKind.FULL}
