@@ -22,11 +22,14 @@ _MAX_DIGITS: Final = 19
 _SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 SCHEDULER: Final = "Nats-Scheduler"
-#: The first token of the schedules of parked messages.
+#: The first tokens of the schedules of workers, and of those of parked messages.
+_SCHEDULES: Final = "schedules"
 _PARKED: Final = "parked"
 #: The last token of the schedule of a later call, and the number of dots in the subject of a call.
 _LATER: Final = "later"
 _DOTS: Final = 4
+#: What follows the token of a schedule in the id of a call that it has made: the time in nanoseconds.
+_TICK_END: Final = re.compile("-[0-9]{19}")
 #: The id of a call.
 _ID: Final = re.compile("[-_=/0-9A-Za-z]{1,200}")
 
@@ -34,6 +37,11 @@ _ID: Final = re.compile("[-_=/0-9A-Za-z]{1,200}")
 def is_call_id(text: object) -> bool:
     """Return whether a text can be the id of a call: a token of a subject, and a key of a bucket."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def schedule_subject(stream: str, place: str = ">") -> str:
+    """Return the subject of a schedule of a worker; ``place``: ``<worker>.<name>``, or all."""
+    return f"{_SCHEDULES}.{stream}.{place}"
 
 
 def parked_subject(stream: str, place: str = ">") -> str:
@@ -57,6 +65,27 @@ class CallAddress(NamedTuple):
         """Return the address of a call from the subject of its message or its schedule."""
         start, _, end = subject.rpartition(".")
         return cls(start if end == _LATER and start.count(".") == _DOTS else subject)
+
+    @property
+    def queue(self) -> str:
+        """What the subjects of all calls of its queue begin with, without the dot that follows."""
+        return self.now.rsplit(".", 2)[0]
+
+    @property
+    def task(self) -> str:
+        """The name of the task; empty: this is not the subject of a call."""
+        return self.now.rpartition(".")[0].rpartition(".")[2]
+
+    @property
+    def token(self) -> str:
+        """The id of the call; of one that a schedule makes, the start of the id."""
+        return self.now.rpartition(".")[2]
+
+    @property
+    def of_schedule(self) -> str:
+        """The subject of the call if a schedule has made it; of another call ``now``."""
+        start, end = self.now[:-20], self.now[-20:]
+        return start if _TICK_END.fullmatch(end) else self.now
 
     @property
     def later(self) -> str:

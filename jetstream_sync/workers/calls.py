@@ -38,6 +38,7 @@ from .call_messages import (
     CallMessage,
     call_message,
     parked_subject,
+    schedule_subject,
     sent_revision,
 )
 from .call_records import DONE, CallEvent, CallRecord, CallStatus, FlowPlace, utc_now
@@ -99,7 +100,7 @@ def encoded_value(value: object, limit: int) -> bytes:
 
 def call_id(message: JetStreamMsg) -> str:
     """Return the id of a call; each message of a schedule is a call of its own."""
-    token = message.subject.rpartition(".")[2]
+    token = CallAddress(message.subject).token
     if message.headers is not None and SCHEDULE_HEADER in message.headers:
         where = message.metadata
         return f"{token}-{first_stored_ns(message, where.stream, where.timestamp_ns)}"
@@ -219,7 +220,7 @@ class CallQueue:
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the config of the stream, as far as the server supports it."""
-        schedules = (f"schedules.{self.stream}.>", parked_subject(self.stream))
+        schedules = (schedule_subject(self.stream), parked_subject(self.stream))
         return [
             StreamConfig(
                 name=self.stream,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 from .. import StorageType, errors
 from ..exact import exact
 from .arguments import Arguments
-from .call_messages import call_message
+from .call_messages import CallAddress, call_message
 from .call_records import DONE, FlowPlace
 from .calls import (
     URGENT,
@@ -40,7 +40,7 @@ from .resources import Resource, create_missing, resources_of
 from .retries import Backoff
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
-from .source import SOURCE_OPTIONS, Queue, Source, TickRule, task_of
+from .source import SOURCE_OPTIONS, Queue, Source, TickRule
 from .tasks import CallSender, Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
 from .work import TaskWork, Work, WorkOptions
@@ -88,7 +88,7 @@ class _UnknownCalls(RunState):
         """Record that a call has failed."""
         call, sent = call_id(message), None
         with suppress(Reject):
-            sent = sent_record(task_of(message.subject), call, message.data)
+            sent = sent_record(CallAddress(message.subject).task, call, message.data)
         for bucket, states in self._states.items():
             is_its = sent is not None and sent.flow is not None and sent.flow.results == bucket
             states.given_up(call, states.give_up(call, sent if is_its else None, reason))
@@ -258,7 +258,7 @@ class TaskQueues:
     def set_ticks(self, task: Task[..., Any], name: str, rule: TickRule) -> None:
         """Have the calls of a schedule of a task follow a rule."""
         if rule != TickRule():
-            self._queues[task.queue.name].source.ticks[f"{task.name}.{name}"] = rule
+            self._queues[task.queue.name].source.ticks[task.name, name] = rule
 
     def rename(self, name: str) -> None:
         """Give the worker another name, also in the subjects and consumers of what is defined already."""

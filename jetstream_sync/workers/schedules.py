@@ -32,6 +32,7 @@ from .. import KeyValueConfig, RetentionPolicy, errors
 from ..exact import take_values
 from ..net.clock import FOREVER, Deadline
 from ..subjects import subject_matches
+from .call_messages import schedule_subject
 from .checks import check_option, check_time, is_number, short_digest, unwrapped
 from .logs import log
 from .resources import delete_on_subject
@@ -146,14 +147,10 @@ def module_of(name: str) -> str:
     return PurePath(getattr(main, "__file__", name)).name if spec is None else str(spec.name)
 
 
-def _prefix(stream: str, worker: str) -> str:
+def _subject(stream: str, worker: str, name: str = "*") -> str:
     rule = "must have letters, digits, '-' and '_' for a worker with schedules"
     check_option("name", worker, _TOKEN.fullmatch(worker) is not None, rule)
-    return f"schedules.{stream}.{worker}"
-
-
-def _subject(stream: str, worker: str, schedule: Schedule) -> str:
-    return f"{_prefix(stream, worker)}.{schedule.name}"
+    return schedule_subject(stream, f"{worker}.{name}")
 
 
 class Schedules:
@@ -178,10 +175,10 @@ class Schedules:
         self._streams = [*{stream.name: stream for _, stream in found}.values()]
         digests: dict[str, str | None] = {}
         for stream in self._streams:
-            digests |= _stored_digests(stream, f"{_prefix(stream.name, self._worker)}.*")
+            digests |= _stored_digests(stream, _subject(stream.name, self._worker))
         self._stored = [
             _StoredSchedule(
-                self._js, schedule, stream, _subject(stream.name, self._worker, schedule)
+                self._js, schedule, stream, _subject(stream.name, self._worker, schedule.name)
             )
             for schedule, stream in found
         ]
@@ -200,7 +197,7 @@ class Schedules:
         ):  # the worker must see a signal; the next refresh is soon
             for stream in self._streams:
                 with self._logged(f"schedules of stream {stream.name}"):
-                    digests |= _stored_digests(stream, f"{_prefix(stream.name, self._worker)}.*")
+                    digests |= _stored_digests(stream, _subject(stream.name, self._worker))
             for item in self._stored:
                 with self._logged(f"schedule {item.schedule.name}"):
                     item.restore(digests)
@@ -335,7 +332,7 @@ def find_schedules(
     states = {}
     for schedule in schedules:
         stream_name = js.find_stream_name_by_subject(schedule.subject)
-        subject = _subject(stream_name, worker, schedule)
+        subject = _subject(stream_name, worker, schedule.name)
         found = _stored_digest(js.get_stream(stream_name), subject)
         state = "stored" if found and _rule(found) == schedule.rule_digest else "differs"
         states[subject] = ScheduleState(
@@ -356,11 +353,10 @@ def find_schedules(
     }
     for name in sorted(streams):
         stream = js.get_stream(name)
-        prefix = f"{_prefix(name, worker)}."
-        for subject in stream.info(subjects_filter=f"{prefix}*").state.subjects or ():
+        for subject in stream.info(subjects_filter=_subject(name, worker)).state.subjects or ():
             if subject not in states:
                 states[subject] = ScheduleState(
-                    name=subject.removeprefix(prefix),
+                    name=subject.rpartition(".")[2],
                     stream=name,
                     subject=subject,
                     state=_unused_state(stream, subject, modules),
@@ -399,7 +395,7 @@ def check_schedules(
             name = js.find_stream_name_by_subject(schedule.subject)
             stream = streams[name] = js.get_stream(name)
             filters[name] = list(_filters(js, name, sources))
-        subject = _subject(stream.name, worker, schedule)
+        subject = _subject(stream.name, worker, schedule.name)
         check_place(stream, subject, filters[stream.name])
         found.append((schedule, stream))
     return found

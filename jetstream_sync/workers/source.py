@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import DeliverPolicy, KeyValueConfig, StreamConfig, errors
 from ..subjects import check_consumer_name, check_stream_name
+from .call_messages import CallAddress
 from .checks import (
     check_configs,
     check_count,
@@ -301,8 +302,8 @@ class Queue(Source):
     """What runs the calls, by the names of the tasks."""
     unknown: Work = field(repr=False)
     """Stands for tasks that are not known here."""
-    ticks: dict[str, TickRule] = field(repr=False)
-    """The rules of the schedules that call them, by the last two tokens of the subjects of the calls."""
+    ticks: dict[tuple[str, str], TickRule] = field(repr=False)
+    """The rules of the schedules that call them, by the names of the task and of the schedule."""
     owner: str = field(repr=False)
     """The program to which the consumer belongs."""
     urgent: bool = field(repr=False, default=False)
@@ -315,17 +316,12 @@ class Queue(Source):
 
     def route(self, subject: str) -> Work | None:
         """As `Source.route`."""
-        return self.tasks.get(task_of(subject))
+        return self.tasks.get(CallAddress(subject).task)
 
     def options(self) -> dict[str, str]:
         """Return the values of all options as text, by name."""
         found = {name: repr(getattr(self, name)) for name in (*SOURCE_OPTIONS, "concurrency")}
         return {**found, "unknown_task_grace": repr(self.grace)}
-
-
-def task_of(subject: str) -> str:
-    """Return the name of the task in the subject of a call; empty: it is the subject of none."""
-    return subject.rpartition(".")[0].rpartition(".")[2]
 
 
 #: The options of handlers and queues.

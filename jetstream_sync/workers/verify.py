@@ -37,8 +37,6 @@ _Queues = Sequence[tuple[CallQueue, Queue]]
 _AGAIN_S: Final = 2.0
 #: Number of comparisons of a stream with its consumer while they differ.
 _READINGS: Final = 10
-#: Number of digits of the time in nanoseconds that the id of a call of a schedule ends with.
-_TIME_DIGITS: Final = 19
 
 
 def verify_calls(
@@ -131,10 +129,11 @@ def _wrong(
     record: CallRecord, places: Sequence[_Place], messages: Counter[str], letters: Counter[str]
 ) -> list[str]:
     """Return what disagrees with the state of a call."""
-    subjects = [item.queue.of(record).address(item.name, record.id).now for item in places]
+    calls = [item.queue.of(record).address(item.name, record.id) for item in places]
+    subjects = [call.now for call in calls]
     message_count = sum(messages[subject] for subject in subjects)
     letter_count = sum(letters[subject] for subject in subjects)
-    ticks = {_tick_subject(subject) for subject in subjects}.difference(subjects)
+    ticks = {call.of_schedule for call in calls}.difference(subjects)
     is_stored = message_count or any(messages[tick] for tick in ticks)
     where = f"call {record.id} of task {record.task} is {record.status}"
     found = []
@@ -167,8 +166,8 @@ def _buried(
     }
     found = []
     for letter in letters if without else ():
-        prefix, _, end = letter.subject.rpartition(".")[0].rpartition(".")
-        place = without.get((f"{prefix}.", end))
+        call = CallAddress(letter.subject)
+        place = without.get((f"{call.queue}.", call.task))
         if place is None or not messages[letter.subject]:
             continue
         with suppress(errors.MessageNotFoundError, errors.StreamNotFoundError):
@@ -177,12 +176,6 @@ def _buried(
                 where = f"message {letter.seq} of task {place.name}"
                 found.append(f"{where} has a dead letter, and is still stored")
     return found
-
-
-def _tick_subject(subject: str) -> str:
-    """Return the subject of the message of a call that a schedule may have made; another call has it unchanged."""
-    start, _, time_ns = subject.rpartition("-")
-    return start if time_ns.isdigit() and len(time_ns) == _TIME_DIGITS else subject
 
 
 def _records(js: JetStream, places: Sequence[_Place]) -> Iterator[tuple[CallRecord, str]]:

@@ -475,7 +475,7 @@ def _unmatched_filters(config: StreamConfig, source: Source) -> list[str]:
 def unknown_calls(js: JetStream, sources: Sequence[Source]) -> list[str]:
     """Return the calls in the namespaces of queues that no queue or task will run, as sentences."""
     queues = {
-        source.filter_subjects[0].rsplit(".", 2)[0]: source
+        CallAddress(source.filter_subjects[0]).queue: source
         for source in sources
         if isinstance(source, Queue) and source.tasks
     }
@@ -488,10 +488,10 @@ def unknown_calls(js: JetStream, sources: Sequence[Source]) -> list[str]:
         except errors.StreamNotFoundError:
             continue  # it has no calls
         for subject, count in (subjects or {}).items():
-            call = CallAddress.of(subject).now
-            if not subject_matches(f"{prefix}.*.*.*", call):
+            call = CallAddress.of(subject)
+            if not subject_matches(f"{prefix}.*.*.*", call.now):
                 continue
-            queue, task, _ = call.rsplit(".", 2)
+            queue, task = call.queue, call.task
             if queue not in queues:
                 found[f"no queue {queue.rpartition('.')[2]!r}"] += count
             elif task not in queues[queue].tasks:

@@ -60,7 +60,7 @@ from ..parking import (
 )
 from ..retries import MAX_EXTRA_DELIVERIES
 from ..shared_limits import SharedLimit, SharedLimits
-from ..source import Queue, Source, TickRule, task_of
+from ..source import Queue, Source, TickRule
 from ..steps import Suspended
 from ..tracing import traced
 from ..verdicts import (
@@ -776,12 +776,12 @@ class Router(Outcomes):
 
     def happened_here(self, delivery: LeasedMessage) -> bool:
         """As `Outcomes.happened_here`."""
-        found = self._tasks.get(task_of(delivery.msg.subject))
+        found = self._tasks.get(CallAddress(delivery.msg.subject).task)
         return super().happened_here(delivery) if found is None else found.happened_here(delivery)
 
     def process(self, delivery: LeasedMessage, now: float) -> float:
         """Process a call; as `Processor.process`."""
-        task = task_of(delivery.msg.subject)
+        task = CallAddress(delivery.msg.subject).task
         processor = self._tasks.get(task)
         if processor is None:
             self._process_unknown(delivery, task)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ... import errors
-from ..call_messages import SCHEDULE_HEADER
+from ..call_messages import SCHEDULE_HEADER, CallAddress
 from ..parking import first_stored_ns
 from ..schedules import LEASE_S, LEASES
 from ..source import TickRule
@@ -52,7 +52,7 @@ class Ticks:
         self,
         js: Publishing,
         stream: str,
-        rules: Mapping[str, TickRule],
+        rules: Mapping[tuple[str, str], TickRule],
         is_stopping: Callable[[], bool],
     ) -> None:
         self._js = js
@@ -69,7 +69,7 @@ class Ticks:
         if not self._rules:
             return None
         msg = delivery.msg
-        found = self._rules.get(f"{task}.{msg.subject.rpartition('.')[2]}")
+        found = self._rules.get((task, CallAddress(msg.subject).token))
         return found if found is not None and SCHEDULE_HEADER in (msg.headers or {}) else None
 
     def admit(self, delivery: LeasedMessage, rule: TickRule) -> tuple[Verdict | None, Lock | None]:
