@@ -563,9 +563,9 @@ class CallBucket(CallStates):
         with bucket.watch(call, ignore_deletes=True, timeout=reading.left()) as watch:
             entries = watch.initial(reading.left())
             while True:
-                entry = next(entries, None)
+                first = next(entries, None)
                 try:
-                    found = CallRecord.from_json((entry or watch.next(deadline.left())).value)
+                    found = CallRecord.from_json((first or watch.next(deadline.left())).value)
                 except errors.TimeoutError as error:
                     raise errors.TimeoutError(f"task {call} has not ended in time") from error
                 if found.has_ended:

@@ -26,7 +26,7 @@ from .checks import (
 from .dead_letters import DeadLetterTarget
 from .limits import rate_interval
 from .retries import backoff_for
-from .work import Work
+from .work import Work, WorkOptions
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -215,7 +215,8 @@ class Source(SourceOptions):
         :meta private:
         """
         has_order, is_batch = self.key is not None or self.group is not None, self.max_messages
-        object.__setattr__(work, "retry", backoff_for(work.retry, in_place=has_order))
+        retry = None if work.retry is WorkOptions.retry else work.retry
+        object.__setattr__(work, "retry", backoff_for(retry, in_place=has_order))
         in_place, once, limit = work.retry.in_place, work.once, work.shared_limit
         after = "excludes ack='before': the message is not delivered again"
         not_in_order = "excludes 'key', 'group' and retries in place"

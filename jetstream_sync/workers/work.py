@@ -45,8 +45,8 @@ class Reply:
 class WorkOptions:
     """The options of runs, which handlers and tasks have."""
 
-    retry: Backoff = None  # type: ignore[assignment]  # replaced by `Source.adopt`
-    """Attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` or ``group`` those of
+    retry: Backoff = Backoff()
+    """Attempts and delays. With ``key`` or ``group`` the default is
     ``Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)``."""
     timeout: float = 600.0
     """Seconds after which the lease of a message is not renewed any more."""

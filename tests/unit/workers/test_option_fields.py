@@ -130,3 +130,26 @@ def test_a_function_without_a_name_needs_one():
         with pytest.raises(InvalidOptionError, match="name"):
             Worker(name="tests").task(function)
     assert Worker(name="tests").task(name="tick")(partial(clock)).name == "tick"
+
+
+def test_signatures_show_the_values_that_are_used():
+    """A default in a signature is the value of an option that is not given."""
+    worker = Worker(name="tests")
+    handler = worker.handler(stream="S", consumer="C")(do_nothing)
+    work = worker.task(do_nothing).work
+    for function, used in ((Worker, worker), (Worker.handler, handler), (Worker.task, work)):
+        parameters = inspect.signature(function).parameters
+        shown = {
+            name: item.default
+            for name, item in parameters.items()
+            if item.default is not item.empty and hasattr(used, name)
+        }
+        assert shown
+        found = {name: getattr(used, name) for name in shown}
+        differing = {name for name in shown if found[name] != shown[name]}
+        # Texts say what these are.
+        assert differing <= {"consumer", "function", "name", "program"}
+
+
+def do_nothing() -> None:
+    """Do nothing."""
