@@ -84,6 +84,16 @@ def check_publish_subject(subject: str) -> str:
     return subject
 
 
+def selects_itself(subject: str) -> bool:
+    """Return whether a filter with the subject of a stored message matches that subject alone."""
+    # A server stores what another client publishes under ``a.>``: as a filter, that is all of ``a``.
+    try:
+        check_publish_subject(subject)
+    except errors.BadSubjectError:
+        return False
+    return True
+
+
 def check_subject(subject: str) -> str:
     """Return a subject that may contain wildcards; raise `BadSubjectError` if it is invalid."""
     subject = exact(subject)

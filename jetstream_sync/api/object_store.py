@@ -277,7 +277,7 @@ def name_in(subject: bytes) -> str:
     """Return the name of an object, from the subject of its info."""
     encoded = subject.rpartition(b".")[2]
     try:
-        return base64.urlsafe_b64decode(encoded).decode()
+        return base64.b64decode(encoded, b"-_", validate=True).decode()
     except ValueError:
         return encoded.decode("utf-8", "replace")  # another program has stored it
 

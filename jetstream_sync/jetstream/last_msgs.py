@@ -81,7 +81,9 @@ def leader_last_msgs(api: APIRequests, stream: str, subjects: Sequence[str]) -> 
             names.add(subject)
     for name in sorted(names):
         with suppress(errors.MessageNotFoundError):
-            yield leader_get(api, stream, MsgGetRequest(last_by_subj=name), api.deadline())
+            found = leader_get(api, stream, MsgGetRequest(last_by_subj=name), api.deadline())
+            if found.subject == name:  # not a stored subject that is a pattern
+                yield found
 
 
 def proven_last_msgs(api: APIRequests, stream: str, request: MsgGetRequest) -> Iterator[StoredMsg]:

@@ -27,6 +27,7 @@ from ...subjects import (
     check_writable,
     is_pattern,
     merge_patterns,
+    selects_itself,
 )
 from ..api_requests import APIRequests, limited, with_one_deadline
 from ..consumer_requests import check_unacknowledged
@@ -604,7 +605,8 @@ class KeyValue(ForeignNames):
         Remove the history of deleted keys, and the markers of old deletions.
 
         A value that is written meanwhile is not removed. One timeout holds for the call, which can be repeated. It
-        purges by subject, which consumers that acknowledge could lose messages by; watches and replicas do not.
+        purges by subject, which consumers that acknowledge could lose messages by; watches and replicas do not. What
+        other clients have deleted under a key with wildcards or control characters stays.
 
         Args:
             older_than: seconds since the deletion after which its marker is removed, too; 0: all markers.
@@ -629,7 +631,9 @@ class KeyValue(ForeignNames):
         before = self.status().info
         with self._watch([self._subjects.pattern(">")], options, follows=False) as watch:
             markers = [
-                entry for entry in watch.initial(self._api.deadline().left()) if not entry.has_value
+                entry
+                for entry in watch.initial(self._api.deadline().left())
+                if not entry.has_value and selects_itself(entry.subject)
             ]
         if not markers:
             return 0

@@ -34,7 +34,7 @@ from ...codec import encode
 from ...foreign_names import ForeignNames
 from ...net.clock import Deadline, seconds
 from ...protocol.parser import PAYLOAD, REPLY
-from ...subjects import check_bucket, chunk_subject, metadata_of
+from ...subjects import check_bucket, chunk_subject, metadata_of, selects_itself
 from ..api_requests import APIRequests, info_of, limited, stream_info, with_one_deadline
 from ..direct_get import leader_get
 from ..listing import Listing
@@ -660,7 +660,9 @@ class ObjectStore(ForeignNames):
 
         def info_of_delivery(delivery: RawMessage) -> ObjectInfo | None:
             try:
-                info = decode_info(delivery[PAYLOAD], metadata_of(delivery[REPLY]).timestamp)
+                time = metadata_of(delivery[REPLY]).timestamp
+                # A rename of nats-py leaves the new name in the info of the old one.
+                info = decode_info(delivery[PAYLOAD], time, name_in(delivery[0]))
             except errors.Error as error:
                 # A message of another program; the watch goes on.
                 if missing is None:
@@ -731,7 +733,7 @@ class ObjectStore(ForeignNames):
             # In this order: an upload that ends meanwhile has its info.
             used = {chunk_subject(self.bucket, info.nuid) for info in self.list()}
         deleted = 0
-        for subject in sorted(set(found.state.subjects or ()) - used):
+        for subject in sorted(filter(selects_itself, set(found.state.subjects or ()) - used)):
             with suppress(errors.MessageNotFoundError):
                 request = MsgGetRequest(last_by_subj=subject)
                 last = leader_get(self._api, stream, request, self._limit(deadline))

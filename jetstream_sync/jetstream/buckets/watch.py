@@ -24,6 +24,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -43,7 +44,7 @@ from ...durations import time_to_ns
 from ...locks import call_and_record, new_rlock
 from ...net.clock import FOREVER, BackoffDelay, Deadline, monotonic
 from ...protocol.parser import REPLY, SUBJECT, RawMessage
-from ...subjects import ACK_PREFIX, ack_tokens
+from ...subjects import ACK_PREFIX, ack_tokens, selects_itself
 from ..api_requests import APIRequests, stream_info, within
 from ..continuous_pull import until_stopped
 from ..direct_get import leader_get
@@ -293,6 +294,11 @@ class _Initial:
             )
 
 
+def _in_json(subject: str) -> str:
+    """Return a subject in which any number of bytes that are not UTF-8 are one character: a server replaces them."""
+    return re.sub("\ufffd+", "\ufffd", subject)
+
+
 @dataclass(slots=True, eq=False)
 class _LiveKeys:
     """The subjects that the caller of a watch knows with a value."""
@@ -312,8 +318,10 @@ class _LiveKeys:
             if subject in checked:
                 continue  # a later message has replaced this one
             checked.add(subject)
-            tokens = ack_tokens(reply)
-            request = MsgGetRequest(last_by_subj=subject.decode("utf-8", "surrogateescape"))
+            name, tokens = subject.decode("utf-8", "surrogateescape"), ack_tokens(reply)
+            if not selects_itself(name):
+                continue  # of another client; no request can ask for it
+            request = MsgGetRequest(last_by_subj=name)
             try:
                 found = leader_get(self.api, self.stream, request, deadline)
             except errors.MessageNotFoundError:
@@ -354,10 +362,12 @@ class _LiveKeys:
         created = time_to_ns(info.ts or info.created)
         parts = self.stream, "_", 1, info.state.last_seq, 0, created, 0
         reply = ACK_PREFIX + ".".join(map(str, parts)).encode()
+        replaced = {_in_json(name) for name in stored if "\ufffd" in name}
         missing = [
             subject
             for subject in sorted(self.subjects)
             if subject.decode("utf-8", "surrogateescape") not in stored
+            and _in_json(subject.decode("utf-8", "replace")) not in replaced
         ]
         self.subjects.difference_update(missing)
         return [(subject, reply, *self.markers.make(subject)) for subject in missing]
