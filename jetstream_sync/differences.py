@@ -101,9 +101,11 @@ def _shown(config: Record, name: str, encoded: Mapping[str, Any]) -> str:
     if wire is None:
         return "-"
     shown = _readable(getattr(config, name, None), wire)
-    if isinstance(shown, list) and all(isinstance(item, str) for item in shown):
-        return ", ".join(shown)
-    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    texts = [shown] if isinstance(shown, str) else shown
+    if isinstance(texts, list) and all(isinstance(item, str) for item in texts):
+        # A line break in a description must not look like the next field.
+        return ", ".join(item if item.isprintable() else json.dumps(item) for item in texts)
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def _readable(value: Any, wire: Any) -> Any:
