@@ -28,7 +28,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final
 
 from .. import (
@@ -44,7 +43,7 @@ from .. import (
 )
 from ..api.object_store import infos_subject, name_in
 from ..exact import exact
-from ..jetstream.buckets.object_reading import replacing
+from ..jetstream.buckets.object_reading import real_path, replacing
 from ..jetstream.buckets.object_writing import TextFile, Unstored
 from ..subjects import OBJECT_PREFIX, chunk_subject
 from ..version import needs_extra
@@ -659,7 +658,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         writable: then it is written in place.
         """
         is_path = isinstance(lpath, (str, os.PathLike)) and not (args[1:] or kw.get("outfile"))
-        target = Path(os.path.realpath(lpath)) if is_path else None
+        target = real_path(lpath) if is_path else None
         if target is None or (
             target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK))
         ):

@@ -412,6 +412,11 @@ def test_get_file_to_a_pipe(store, tmp_path):
     reader.join(10 * SCALE)
     assert received == [b"0123456789" * 10]
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    # The open pipe of a process, such as /dev/stdout, has a name, but its link points to none.
+    end, start = os.pipe()
+    with os.fdopen(end, "rb") as left, os.fdopen(start, "wb"):
+        store.get_file("a", f"/dev/fd/{start}")
+        assert left.read(100) == b"0123456789" * 10
 
 
 def test_readable_file(store, stream):

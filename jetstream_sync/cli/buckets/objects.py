@@ -327,6 +327,8 @@ def get(settings: Settings, *, bucket: str, name: str, output: str | None, force
 
 def _target(name: str, output: str | None) -> Path:
     """Return the path of the file to write."""
+    from ...jetstream.buckets.object_reading import real_path  # noqa: PLC0415 - not needed for help
+
     base = posixpath.basename(name) if output is None else output
     if output is None and (base in ("", ".", "..") or "\0" in base):
         raise CommandError(
@@ -334,7 +336,7 @@ def _target(name: str, output: str | None) -> Path:
             hint="name the file with --output",
         )
     # A link is followed, so that the file it points to is replaced, not the link.
-    path = Path(os.path.realpath(base))
+    path = real_path(base)
     if path.is_dir():
         raise CommandError(f"{single_line(base)}: is a directory", hint="name a file in it")
     if not path.parent.is_dir():

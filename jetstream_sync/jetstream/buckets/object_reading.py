@@ -52,6 +52,14 @@ _CHECKS: Final = 2
 _HEADER_RESERVE: Final = 4096
 
 
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of the file that a symbolic link points to; that of a pipe or a device stays as it is."""
+    from pathlib import Path  # noqa: PLC0415 - most programs have no object store
+
+    given = Path(path)
+    return given if given.exists() and not given.is_file() else Path(os.path.realpath(path))
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Yield the path of a file that takes the place of another one at the end of the block, with its mode."""

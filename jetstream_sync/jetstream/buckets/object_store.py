@@ -40,7 +40,7 @@ from ..direct_get import leader_get
 from ..listing import Listing
 from ..publish import Publisher
 from .object_bucket import ObjectBucket, object_store_not_found
-from .object_reading import Download, ObjectReader, replacing
+from .object_reading import Download, ObjectReader, real_path, replacing
 from .object_writing import (
     ObjectData,
     ObjectWriter,
@@ -315,10 +315,8 @@ class ObjectStore(ForeignNames):
             Error: as `get_bytes()`.
 
         """
-        from pathlib import Path  # noqa: PLC0415 - most programs have no object store
-
         # A symbolic link stays one: the file that it points to is replaced.
-        target = Path(os.path.realpath(path))
+        target = real_path(path)
         if target.is_dir():
             raise IsADirectoryError(f"{str(target)!r} is a directory: give the path of a file")
         if target.exists() and not target.is_file():
