@@ -296,6 +296,12 @@ def parse_headers(block: bytes) -> Headers | None:
     return Headers._received(pairs) if pairs else None  # noqa: SLF001 - the constructor without validation
 
 
+def server_number(text: str) -> int | None:
+    """Return a number as a server writes it; ``None``: another client has written something else."""
+    # isdigit() is true for digits that int() refuses, and for thousands of them.
+    return int(text) if re.fullmatch("[0-9]{1,20}", text) else None
+
+
 def parse_status(block: bytes) -> Status | None:
     """Parse the status line of a header block."""
     # Returns the status, or ``None`` if the first line has no status or its code is not a number of up

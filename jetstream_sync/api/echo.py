@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ..codec import Record
 from ..differences import normalized
+from ..headers import server_number
 
 Release = tuple[int, int]
 
@@ -29,9 +30,8 @@ API_LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 
 def release(version: str) -> Release | None:
     """Return major and minor version of a server; ``None`` if the version is malformed."""
-    major, _, rest = version.partition(".")
-    minor = rest.partition(".")[0]
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+    major, minor = map(server_number, f"{version}.".split(".")[:2])
+    return None if major is None or minor is None else (major, minor)
 
 
 def server_release(metadata: Mapping[str, str] | None) -> Release | None:

@@ -23,7 +23,14 @@ from ..api.publish import (
 )
 from ..api.stream import SnapshotInfo
 from ..foreign_names import ForeignNames
-from ..headers import SCHEDULE, SCHEDULE_TTL, Headers, HeadersLike, check_headers
+from ..headers import (
+    SCHEDULE,
+    SCHEDULE_TTL,
+    Headers,
+    HeadersLike,
+    check_headers,
+    server_number,
+)
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_publish_subject
 from .api_requests import APIRequests, stream_info, with_one_deadline
@@ -400,7 +407,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
                     info = stream_info(self._api, ack.stream, deadline=deadline)
                     known = now, (info.config.metadata or {}).get("_nats.level", "0")
                 self._leaders[ack.stream] = known
-            if known[1].isdigit() and int(known[1]) < level:
+            known_level = server_number(known[1])
+            if known_level is not None and known_level < level:
                 outcome = f"it has stored message {ack.seq} without that option"
                 raise errors.ServerTooOldError(
                     option,

@@ -97,6 +97,10 @@ class _Flow(Inbox):
                 self._process(where, header, loads(payload) if payload else None)
             except errors.Error as error:
                 self._end(error)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                # From another program that is subscribed to the subject.
+                text = f"unexpected reply to a fast publish: {payload[:60]!r}"
+                self._end(errors.InvalidResponseError(text))
         self.heard += 1
         self.waiters.wake_all()
 

@@ -31,7 +31,14 @@ from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, PendingLimits, Subscription
 from ..client.threads import call_to_end
 from ..durations import counted
-from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
+from ..headers import (
+    CONSUMER_STALLED,
+    LAST_CONSUMER,
+    LAST_STREAM,
+    parse_headers,
+    parse_status,
+    server_number,
+)
 from ..locks import new_lock
 from ..net.clock import Deadline, monotonic
 from ..options import check_int, check_returned
@@ -504,9 +511,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
         headers = parse_headers(delivery[HEADER])
         if headers is None:
             return []
-        sent = headers.get(LAST_CONSUMER, "")
-        if sent.isdigit():
-            self._check_sent(int(sent), sequence)
+        sent = server_number(headers.get(LAST_CONSUMER, ""))
+        if sent is not None:
+            self._check_sent(sent, sequence)
         stalled = headers.get(CONSUMER_STALLED)
         if stalled is None:
             return []

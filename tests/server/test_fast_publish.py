@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -64,6 +65,18 @@ def test_all_messages_are_stored_in_order(js, target, flow, outstanding):
     assert stored[-1].headers["Kind"] == "last"
     with pytest.raises(errors.InvalidOptionError, match="ended"):
         fast.add(f"{target.name}.a")
+
+
+@fast_server
+@pytest.mark.parametrize(
+    "reply", [{"type": "err", "error": 5}, {"type": "ack"}, {"type": "gap", "last_seq": "x"}]
+)
+def test_a_reply_of_another_program(nc, js, reply):
+    """Whatever a subscriber of the subject replies ends the batch with an error of its own."""
+    with nc.subscribe("fast.other", cb=lambda msg: msg.respond(json.dumps(reply).encode())):
+        fast = js.fast_publish(timeout=5)
+        with pytest.raises(errors.InvalidResponseError, match="unexpected reply"):
+            fast.commit("fast.other")
 
 
 @fast_server

@@ -122,6 +122,23 @@ def test_heartbeats_of_an_idle_consumer(js, stream, errors):
     assert errors == []
 
 
+@pytest.mark.parametrize("sent", ["9" * 5000, "\u00b2", "-1", ""])
+def test_a_heartbeat_of_another_client(js, peer, stream, errors, sent):
+    """A number that no server writes is no number; the subscription goes on."""
+    sub = js.subscribe(stream.name, idle_heartbeat=1)
+    peer.send(b"%b\r\n" % _heartbeat(sub.subject, sent))
+    peer.request("$JS.API.INFO")
+    js.publish(stream.name, b"data")
+    assert sub.next_msg(5).data == b"data"
+    sub.unsubscribe()
+    assert errors == []
+
+
+def _heartbeat(subject: str, sent: str) -> bytes:
+    header = f"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: {sent}\r\n\r\n".encode()
+    return b"HPUB %s %d %d\r\n%b" % (subject.encode(), len(header), len(header), header)
+
+
 @pytest.mark.parametrize(("intervals", "limit"), [(None, 0.6), (2, 0.4)])
 def test_a_silent_server_is_reported(js, stream, errors, intervals, limit):
     """After three silent intervals, or the given number, missed heartbeats are reported."""
