@@ -41,6 +41,9 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 _INTERVAL: Final = "interval day to second"
 _CALENDAR: Final = re.compile("year|month")
 
+#: The collation of a string, which changes comparisons only.
+_COLLATION: Final = re.compile(r" collate \w+")
+
 #: The columns that can be written, with the accepted Spark types.
 WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "data": ("binary", "string"),
@@ -194,7 +197,7 @@ class RowLayout:
 
 
 def _check_type(field: Any, name: str, types: Iterable[str]) -> None:
-    kind = field.dataType.simpleString().lower()
+    kind = _COLLATION.sub("", field.dataType.simpleString().lower())
     if kind.startswith("interval") and not _CALENDAR.search(kind):
         kind = _INTERVAL
     if kind.partition("(")[0] not in types:

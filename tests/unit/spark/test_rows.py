@@ -123,6 +123,18 @@ def test_every_day_time_interval_is_accepted(kind):
 
 
 @pytest.mark.parametrize(
+    "types",
+    [
+        {"data": "string collate UTF8_LCASE", "subject": "string collate unicode_ci"},
+        {"data": "binary", "headers": "map<string collate UTF8_LCASE,string>"},
+    ],
+)
+def test_a_collation_changes_no_type(types):
+    """Collations are for comparisons; the text that is written is the same."""
+    assert RowLayout.of_schema(schema(**types)).names == tuple(types)
+
+
+@pytest.mark.parametrize(
     ("types", "column"),
     [
         ({"subject": "string"}, "data"),
