@@ -124,7 +124,7 @@ def test_heartbeats_of_an_idle_consumer(js, stream, errors):
 
 @pytest.mark.parametrize("sent", ["9" * 5000, "\u00b2", "-1", ""])
 def test_a_heartbeat_of_another_client(js, peer, stream, errors, sent):
-    """A number that no server writes is no number; the subscription goes on."""
+    """A number that no server writes is left out; the subscription goes on."""
     sub = js.subscribe(stream.name, idle_heartbeat=1)
     peer.send(b"%b\r\n" % _heartbeat(sub.subject, sent))
     peer.request("$JS.API.INFO")
