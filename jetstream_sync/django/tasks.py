@@ -15,8 +15,10 @@ from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
 
 from .. import errors
+from ..converters import MISFITS
 from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
+from ..workers.call_messages import is_call_id
 from ..workers.call_records import CallRecord, CallStatus, FlowPlace, new_record
 from ..workers.calls import (
     URGENT,
@@ -202,6 +204,8 @@ class JetStreamBackend(BaseTaskBackend):
             Error: as `jetstream_sync.workers.TaskResult.cancel`.
 
         """
+        if not is_call_id(result_id):  # it may be from a URL
+            return False
         if self._states is not None and not self._states.cancel(result_id):
             return False
         queues = [self._queue_of(name) for name in sorted(self.queues) or ["default"]]
@@ -209,6 +213,14 @@ class JetStreamBackend(BaseTaskBackend):
         return any(withdrawn) or self._states is not None
 
     def _from_record(self, record: CallRecord) -> Any:
+        """Return the result of a record; raise `TaskResultDoesNotExist` if it is none of this version."""
+        try:
+            return self._result_of(record)
+        except (ImportError, *MISFITS) as error:
+            text = f"{record.id} is no result of this version: {error}"
+            raise TaskResultDoesNotExist(text) from error
+
+    def _result_of(self, record: CallRecord) -> Any:
         task = import_string(record.task)
         if not isinstance(task, Task):
             raise TaskResultDoesNotExist(f"{record.task} is not a task")
@@ -261,7 +273,7 @@ class JetStreamBackend(BaseTaskBackend):
             record = sent_record(self._name, call_id(context.message), data)
         try:
             result = self._from_record(record)
-        except (ImportError, KeyError, TaskResultDoesNotExist) as error:
+        except TaskResultDoesNotExist as error:
             raise misfit(Reject(f"the task cannot be found: {error}")) from error
         given = [TaskContext(task_result=result)] if result.task.takes_context else []
         if record.flow is not None and record.flow.members:
@@ -280,8 +292,8 @@ class JetStreamBackend(BaseTaskBackend):
         """Send Django's signal for a change; in a failure, Django logs the current exception."""
         try:
             result = self._from_record(record)
-        except (ImportError, KeyError, TaskResultDoesNotExist):
-            return  # the task does not exist
+        except TaskResultDoesNotExist:
+            return
         signal = task_finished if result.is_finished else task_started
         signal.send(type(self), task_result=result)
 

@@ -199,6 +199,14 @@ class CallRecord(codec.Record):
         """Whether the message may not have been stored: no worker has received it."""
         return self.status == CallStatus.READY and self.last_attempted_at is None
 
+    @property
+    def starts_at(self) -> datetime | None:
+        """The time at which the call may start; ``None``: at once. Raises `NoCallError` if the text is invalid."""
+        try:
+            return None if self.eta is None else datetime.fromisoformat(self.eta)
+        except ValueError as error:
+            raise NoCallError(f"call {self.id} has no time to start: {error}") from error
+
     def after(self, event: CallEvent, **changes: Any) -> CallRecord:
         """Return the record after an event, with other changes; raise `CallEndedError` if it is not permitted."""
         status = next_status(self.status, event)
@@ -226,12 +234,17 @@ class CallRecord(codec.Record):
         return to_json({**_NULLS, **codec.encode(self)})
 
     @classmethod
-    def from_json(cls, data: bytes) -> CallRecord:
-        """Return a stored record; raise `NoCallError` if the data is not a record of a call."""
+    def from_json(cls, call: str, data: bytes) -> CallRecord:
+        """Return the record that is stored for a call; raise `NoCallError` if the data is not its record."""
         try:
-            return codec.decode(cls, codec.loads(data))
+            found = codec.decode(cls, codec.loads(data))
         except errors.InvalidResponseError as error:
             raise NoCallError(f"the bucket has other data for the call: {error}") from error
+        if found.id != call:  # it would be stored as that call
+            raise NoCallError(
+                f"the bucket has other data for the call: that of call {found.id!r:.60}"
+            )
+        return found
 
 
 def new_record(

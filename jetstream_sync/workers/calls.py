@@ -51,6 +51,7 @@ from .errors import (
     Reject,
     ReturnValueError,
     StateUnknownError,
+    misfit,
 )
 from .logs import log, traceback_text
 from .parking import first_stored_ns
@@ -138,7 +139,11 @@ def sent_call(data: bytes) -> SentCall:
         flow = codec.decode(FlowPlace, found["flow"]) if found.get("flow") else None
     except errors.InvalidResponseError as error:
         raise Reject(f"the message is no call of a task: {error}") from error
-    return SentCall(found.get("args", ()), found.get("kwargs", {}), found.get("expires"), flow)
+    args, kwargs = found.get("args", []), found.get("kwargs", {})
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        text = "'args' must be an array, and 'kwargs' an object"
+        raise Reject(f"the message is no call of a task: {text}")
+    return SentCall(args, kwargs, found.get("expires"), flow)
 
 
 def sent_record(task: str, call: str, data: bytes) -> CallRecord:
@@ -532,7 +537,7 @@ class CallBucket(CallStates):
         bucket = self._open()[0]
         with _key_of_call(call):
             found = bucket.get(call, consistent=True)
-        return CallRecord.from_json(found.value)
+        return CallRecord.from_json(call, found.value)
 
     def store_progress(self, call: str, progress: CallProgress) -> None:
         """Store how far the run of a call is, beside its record, whose revision tells runs apart."""
@@ -541,11 +546,11 @@ class CallBucket(CallStates):
     def progress(self, call: str) -> CallProgress | None:
         """As `CallStates.progress`."""
         try:
-            found = codec.loads(
-                self._open()[0].get(f"{call}.{PROGRESS_KEY}", consistent=True).value
-            )
-            return CallProgress(*found)
-        except (errors.KeyNotFoundError, errors.InvalidResponseError, TypeError):
+            stored = self._open()[0].get(f"{call}.{PROGRESS_KEY}", consistent=True)
+            found = CallProgress(*codec.loads(stored.value))
+            str(found)  # raises unless it has numbers
+            return found
+        except (errors.KeyNotFoundError, errors.InvalidResponseError, TypeError, ValueError):
             return None
 
     def wait(self, call: str, timeout: float | None) -> CallRecord:
@@ -557,7 +562,7 @@ class CallBucket(CallStates):
         # Most calls whose results are read have ended, and a read costs a tenth of a watch, which reports its errors.
         with suppress(errors.Error):
             entry = bucket.get(call, consistent=True, timeout=reading.left())
-            found = CallRecord.from_json(entry.value)
+            found = CallRecord.from_json(call, entry.value)
             if found.has_ended:
                 return found
         with bucket.watch(call, ignore_deletes=True, timeout=reading.left()) as watch:
@@ -565,7 +570,8 @@ class CallBucket(CallStates):
             while True:
                 first = next(entries, None)
                 try:
-                    found = CallRecord.from_json((first or watch.next(deadline.left())).value)
+                    entry = first or watch.next(deadline.left())
+                    found = CallRecord.from_json(call, entry.value)
                 except errors.TimeoutError as error:
                     raise errors.TimeoutError(f"task {call} has not ended in time") from error
                 if found.has_ended:
@@ -583,7 +589,7 @@ class CallBucket(CallStates):
 
         def changed(entry: KeyValueEntry | None) -> bytes:
             nonlocal found, size
-            found = sent if entry is None else CallRecord.from_json(entry.value)
+            found = sent if entry is None else CallRecord.from_json(call, entry.value)
             if found is None:
                 raise CallEndedError(None)
             found = change(found)
@@ -693,7 +699,7 @@ class TaskState(RunState):
                 return False
             raise StateUnknownError("an earlier message of the call is being handled") from None
         except NoCallError as error:
-            raise Reject(f"the message is no call of a task: {error}") from error
+            raise misfit(Reject(f"the message is no call of a task: {error}")) from error
         except errors.Error as error:
             raise StateUnknownError(f"the state of the call cannot be read: {error}") from error
         if found.has_ended:

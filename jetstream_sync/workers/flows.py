@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from .calls import (
     encoded_value,
 )
 from .checks import check_option
-from .errors import CallBusyError, TaskError
+from .errors import CallBusyError, NoCallError, TaskError
 from .steps import BLOCK, PAYLOAD, RunOrder, Steps, Suspended, member_key, order_of_run, wait_key
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ T = TypeVar("T")
 MEMBERS: Final = "members="
 #: The largest number of members that are counted.
 _MAX_MEMBERS: Final = BLOCK * BLOCK
+#: The step of a `Context.gather`, with its number from the second one on.
+_GATHERED: Final = re.compile("gather=(?:-([0-9]{1,9}))?")
 #: Number of deliveries after which a message that waits for an earlier one is replaced, so that it has all attempts.
 _MAX_WAITS: Final = 5
 
@@ -222,7 +225,9 @@ def _check_calls(calls: Sequence[object]) -> None:
 
 
 def _place(record: CallRecord) -> Any:
-    """Return the place of a call of a flow."""
+    """Return the place of a call of a flow; raise `NoCallError` if it has none."""
+    if record.flow is None:
+        raise NoCallError(f"call {record.id!r:.60} is one of a flow, and has no place there")
     return record.flow
 
 
@@ -270,6 +275,11 @@ class Flows:
     def begun(self, record: CallRecord, context: Context) -> Any:
         """Return the place of a call whose run begins; raise `CallBusyError` if it does not."""
         place, where = _place(record), context.message.metadata
+        # Before the function runs: another program may have sent them.
+        for item in (*place.then, *place.members):
+            _place(item)
+        if len(place.began) not in {0, 2}:
+            raise NoCallError(f"call {record.id} has no valid begin of its last run")
         mine = (where.timestamp_ns, where.stream_seq)
         order = order_of_run(
             place.began,
@@ -352,7 +362,7 @@ class Flows:
         if payload is None:  # that call has ended
             steps.remove(parent.id)
         elif is_last:
-            self.wake(CallRecord.from_json(payload), parent.key)
+            self.wake(CallRecord.from_json(parent.id, payload), parent.key)
 
     # --- signals --------------------------------------------------------------------------------
 
@@ -459,9 +469,9 @@ class Flows:
             for number, item in enumerate(place.members):
                 ids.append((self.states(_place(item).results), f"{call}-m{number}"))
             for key, size in (place.gathered or {}).items():
-                if key != MEMBERS:
-                    number = int(key.rpartition("-")[2]) if "-" in key else 1
-                    ids += [(states, f"{call}-g{number}-{index}") for index in range(size)]
+                if found := _GATHERED.fullmatch(key):
+                    start, count = f"{call}-g{found[1] or 1}-", min(size, _MAX_MEMBERS)
+                    ids += [(states, f"{start}{index}") for index in range(count)]
         parts = [self.tree(where, item) for where, item in ids]
         return CallTree(id=call, task=record.task, record=record, parts=parts)
 
@@ -492,7 +502,7 @@ def _current(states: CallStates, call: str) -> CallRecord | None:
         return states.read(call)
     except errors.KeyNotFoundError:
         payload = states.steps.get(call, PAYLOAD)
-        return None if payload is None else CallRecord.from_json(payload)
+        return None if payload is None else CallRecord.from_json(call, payload)
 
 
 def _not_reached(following: CallRecord, record: CallRecord) -> CallRecord:

@@ -380,8 +380,7 @@ class TaskQueues:
                 if not record.may_be_lost or call.queue.find(call.task, record.id) is not None:
                     return record
                 # The first sender was interrupted before the message was stored.
-                at = None if record.eta is None else datetime.fromisoformat(record.eta)
-                call = call._replace(record=record, at=at)
+                call = call._replace(record=record, at=record.starts_at)
                 queue, message = call.queue.of(record), call.message()
         try:
             try:

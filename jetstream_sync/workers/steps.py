@@ -350,13 +350,15 @@ class Steps:
 
     def gather(self, calls: Sequence[Any], on_error: str) -> list[Any]:
         """Return the outcomes of calls; end the run if some have not ended."""
+        check_option("on_error", on_error, on_error in {"stop", "call"}, "must be 'stop' or 'call'")
         name = self._numbered("gather=")
         members = self._plan(calls, f"{self._call}-g{self._counts['gather=']}-")
         return self.outcomes(name, members, on_error)
 
     def outcomes(self, name: str, members: Sequence[Any], on_error: str) -> list[Any]:
         """Return the values of members, or their outcomes; end the run if some have not ended."""
-        check_option("on_error", on_error, on_error in {"stop", "call"}, "must be 'stop' or 'call'")
+        if on_error not in {"stop", "call"}:  # in a message of a newer version
+            raise _changed(f"{name!r} has on_error={on_error!r}, which this version does not know")
         count = b"%d" % len(members)
         stored = self._known(name) or self._record(name, count)
         if stored != count:

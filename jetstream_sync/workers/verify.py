@@ -201,7 +201,7 @@ def _waits(record: CallRecord, place: _Place) -> bool:
 def _record_of(entry: KeyValueEntry) -> CallRecord | None:
     """Return the record in an entry; ``None``: it is deleted, or has other data."""
     with suppress(NoCallError):
-        return CallRecord.from_json(entry.value) if entry.has_value else None
+        return CallRecord.from_json(entry.key, entry.value) if entry.has_value else None
     return None
 
 

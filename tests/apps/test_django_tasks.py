@@ -259,6 +259,42 @@ def test_what_is_refused():
             add.get_result(result_id)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"status": "PAUSED"}, {"run_after": 5}, {"started_at": "2026-13-01T00:00:00Z"}],
+    ids=str,
+)
+def test_a_result_of_another_version(js, changes):
+    """It does not exist here, and its task has not failed: it does not fit this process."""
+    from fixtures.django_tasks import add, runs
+
+    result = add.enqueue(1, 2)
+    bucket = js.key_value("TASK_RESULTS")
+    stored = json.loads(bucket.get(result.id).value)
+    bucket.put(result.id, json.dumps({**stored, **changes}).encode())
+    with pytest.raises(exceptions().TaskResultDoesNotExist, match=result.id):
+        add.get_result(result.id)
+    with running(worker()):
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    if "status" in changes:  # it has a status of this version since its run began
+        assert runs == [(1, 2)]
+    else:
+        assert not runs
+        reason = js.get_stream("DEAD").get_msg(1).headers["Dead-Reason"]
+        assert f"the task cannot be found: {result.id} is no result of this version" in reason
+
+
+def test_a_wildcard_is_no_result(js):
+    """Cancelling it withdraws no task of another one."""
+    from fixtures.django_tasks import add
+
+    add.enqueue(1, 2)
+    backend = add.get_backend()
+    assert not backend.cancel("*")
+    assert not backend.cancel(">")
+    assert js.get_stream("TASKS").info().state.messages == 1
+
+
 @pytest.mark.usefixtures("settings_with_urgent")
 def test_a_priority_is_urgent(js):
     """A task with a priority above 0 is an urgent call of its queue; others are not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from fixtures.faults import FaultProxy, Toward
@@ -421,6 +423,93 @@ def test_a_message_that_cannot_be_a_call_is_a_dead_letter(nats_server, js, worke
     assert runs == [1]
     assert bucket.get("stored").value == b"of another program"
     assert len(bucket.keys()) == 2
+
+
+#: A call that another program has sent or stored, without its id.
+FOREIGN: dict[str, Any] = {
+    "task": "known",
+    "status": "READY",
+    "args": [],
+    "kwargs": {},
+    "enqueued_at": "2026-11-29T08:00:00+00:00",
+}
+#: The place of a call in a flow, and one that it must have.
+PLACE = {"queue": "default", "handler": "known", "results": "R"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "other"},
+        {"id": "a b"},
+        {"args": "no list"},
+        {"flow": {**PLACE, "began": [5]}},
+        {"flow": {**PLACE, "then": [{**FOREIGN, "id": "next"}]}},
+        {"flow": {**PLACE, "members": [{**FOREIGN, "id": "member"}]}},
+    ],
+    ids=["id", "no id", "arguments", "begin", "next call", "member"],
+)
+def test_a_record_of_another_version_is_given_back(worker, js, changes):
+    """The function does not run, no other call is changed, and the record may be that of a newer process."""
+    runs: list[int] = []
+
+    @worker.task(name="known", results="R", retry=Backoff(attempts=1))
+    def known(ctx: Context) -> int:
+        runs.append(ctx.attempt)
+        return 1
+
+    other = known.apply_async(task_id="other", countdown=3600)
+    call = known.apply_async(task_id="mine")
+    bucket = js.key_value("R")
+    before, wanted = bucket.get("other").value, bucket.get("mine").value
+    bucket.put("mine", json.dumps({**FOREIGN, "id": "mine", **changes}).encode())
+    with running(worker):
+        parked = js.get_stream("TASKS")
+        wait_until(lambda: parked.info().state.last_seq > 3)  # given back, and delivered again
+        assert not runs
+        assert not waiting(js, "DEAD")
+        bucket.put("mine", wanted)
+        assert call.get(30 * SCALE) == 1
+    assert runs == [1]
+    assert bucket.get("other").value == before
+    assert other.status == "READY"
+
+
+@pytest.mark.parametrize("results", [None, "R"])
+@pytest.mark.parametrize(
+    "sent", [{"args": "abc"}, {"args": {"a": 1}}, {"kwargs": [["a", 1]]}], ids=str
+)
+def test_a_text_is_no_list_of_arguments(worker, js, results, sent):
+    """It would be one argument for each of its letters."""
+    runs: list[object] = []
+
+    @worker.task(name="known", results=results, retry=Backoff(attempts=1))
+    def known(*args: object, **kwargs: object) -> None:
+        runs.append((args, kwargs))
+
+    known.prepare()
+    js.publish(known.queue.address("known", "mine").now, json.dumps(sent).encode())
+    with running(worker):
+        wait_until(lambda: waiting(js, "DEAD") == 1)
+        wait_until(lambda: waiting(js) == 0)
+    assert not runs
+
+
+def test_a_record_without_a_valid_time_is_not_sent(worker, js):
+    """The sender of the same id gets an error that names it, and the record is kept."""
+
+    @worker.task(name="known", results="R")
+    def known() -> None: ...
+
+    known.apply_async(task_id="other").cancel()
+    bucket = js.key_value("R")
+    bucket.put("mine", json.dumps({**FOREIGN, "id": "mine", "eta": "soon"}).encode())
+    with pytest.raises(errors.InvalidResponseError, match="call mine has no time to start"):
+        known.apply_async(task_id="mine")
+    assert waiting(js) == 0
+    for data in (b'["x"]', b'"abc"', b"[1, []]", b"5", b"[[]]"):
+        bucket.put("mine.=progress", data)
+        assert known.result_of("mine").progress is None
 
 
 class UntoldError(Exception):

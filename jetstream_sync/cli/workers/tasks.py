@@ -46,7 +46,7 @@ class StoredCall(NamedTuple):
 def _call(bucket: str, entry: KeyValueEntry, *, mask: bool = False) -> StoredCall | None:
     """Return the call of an entry, without values if ``mask``; ``None``: it has data of another program."""
     try:
-        record = CallRecord.from_json(entry.value)
+        record = CallRecord.from_json(entry.key, entry.value)
     except NoCallError:
         return None
     document = {"bucket": bucket, "changed": entry.created.isoformat(), **codec.encode(record)}
