@@ -322,7 +322,7 @@ class ReplyIterator:
         if self._sentinel is not None:
             try:
                 is_end = self._sentinel(msg)
-                check_returned(is_end)
+                check_returned(is_end, done=True)  # a future would be the end
             except BaseException:
                 self.close()
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -105,6 +106,16 @@ def test_a_sentinel_that_raises_ends_the_replies(nc, other, subject):
         next(replies)
     assert replies.ended_by == "closed"
     assert inboxes(nc) == before
+
+
+def test_a_sentinel_that_returns_a_future(nc, other, subject):
+    """Its truth is not that of its result: the replies do not end without an error."""
+    with other.subscribe(subject, cb=lambda msg: msg.respond(b"reply")):
+        other.flush()
+        replies = nc.request_many(subject, timeout=30.0, sentinel=lambda _: Future())
+        with pytest.raises(errors.UnfinishedError):
+            list(replies)
+    assert replies.ended_by == "closed"
 
 
 def test_without_responders_the_iteration_fails_at_once(nc, subject):
