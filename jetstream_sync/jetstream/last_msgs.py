@@ -11,7 +11,7 @@ from ..api.echo import release
 from ..api.stream import MsgGetRequest
 from ..headers import SEQUENCE, Headers, StatusCode, parse_headers, parse_status
 from ..protocol.parser import HEADER, RawMessage
-from ..subjects import is_pattern, merge_patterns
+from ..subjects import Metadata, is_pattern, merge_patterns
 from .api_requests import APIRequests, stream_info
 from .direct_get import (
     ADDED,
@@ -26,6 +26,7 @@ from .direct_get import (
     refusal,
     too_old,
 )
+from .message import JetStreamMsg
 from .ordered import OrderedConsumer
 from .server_support import require_level
 
@@ -99,39 +100,46 @@ def proven_last_msgs(api: APIRequests, stream: str, request: MsgGetRequest) -> I
 def _earlier_msgs(api: APIRequests, stream: str, request: MsgGetRequest) -> list[StoredMsg]:
     """Return the last messages of subjects at an earlier point, which are found by reading all of them."""
     subjects, matches = merge_patterns(request.multi_last or ())
+    found = {
+        message.subject: StoredMsg(
+            stream,
+            message.subject,
+            metadata.stream_seq,
+            message.data,
+            message.headers or None,
+            metadata.timestamp,
+        )
+        for message, metadata in _read_up_to(api, stream, subjects, request)
+        if matches is None or matches(message.subject)
+    }
+    return sorted(found.values(), key=lambda message: message.seq)
+
+
+def _read_up_to(
+    api: APIRequests, stream: str, subjects: Sequence[str], request: MsgGetRequest
+) -> Iterator[tuple[JetStreamMsg, Metadata]]:
+    """Yield the messages up to the sequence or before the time of a request, with a consumer."""
     deadline = api.deadline()
     last = stream_info(api, stream, deadline=deadline).state.last_seq
     end = last if request.up_to_seq is None else min(request.up_to_seq, last)
-    found: dict[str, StoredMsg] = {}
     position = 0
     with OrderedConsumer(api, stream, filter_subjects=subjects) as consumer:
         while position < end:
             messages = consumer.fetch_no_wait(_FETCH_SIZE)
             for message in messages:
                 metadata = message.metadata
-                position = metadata.stream_seq
-                if position > end or (
-                    request.up_to_time is not None and metadata.timestamp >= request.up_to_time
-                ):
-                    return sorted(found.values(), key=lambda earlier: earlier.seq)
-                if matches is None or matches(message.subject):
-                    found[message.subject] = StoredMsg(
-                        stream,
-                        message.subject,
-                        position,
-                        message.data,
-                        message.headers or None,
-                        metadata.timestamp,
-                    )
+                position, time = metadata.stream_seq, request.up_to_time
+                if position > end or (time is not None and metadata.timestamp >= time):
+                    return
+                yield message, metadata
             if messages:
                 deadline = api.deadline()
             elif not _has_next(api, stream, subjects, position, end):
-                break
+                return
             elif deadline.expired():
                 raise api.core.state.timed_out(f"a replica of the stream {stream!r} is behind")
             else:
                 api.core.wait_closed(_PAGE_RETRY_DELAY_S)
-    return sorted(found.values(), key=lambda earlier: earlier.seq)
 
 
 def _has_next(
