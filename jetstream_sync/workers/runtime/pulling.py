@@ -135,10 +135,9 @@ PHASES: Final = {
 
 
 class HeldMessages:
-    """The held messages of one handler; all but `exchange` is used under the ``lock``."""
+    """The held messages of one handler, used under the ``lock``."""
 
-    def __init__(self, *, isolates: bool, plain: bool = False) -> None:
-        # `plain`: whether no message has a key or a size, so that `exchange` may need no lock.
+    def __init__(self, *, isolates: bool) -> None:
         self.lock: threading.Lock = new_lock()
         #: Notified when a thread has something to do.
         self.work: threading.Condition = threading.Condition(self.lock)
@@ -148,16 +147,13 @@ class HeldMessages:
         self.size: int = 0
         self.expected_size: float = 0.0
         self.running: set[LeasedMessage] = set()
-        #: Number of messages that were settled; those of `exchange` are added later.
+        #: Number of messages that were settled.
         self.handled: int = 0
-        #: When a thread exchanged its message last, by the lease clock; changed without the lock.
-        self.exchanged_at: float = 0.0
         #: The messages that a thread can take, in the order in which they became ready.
         self.ready: deque[LeasedMessage] = deque()
         # The busy keys, each with the messages that wait for it.
         self._lanes: dict[Hashable, deque[LeasedMessage]] = {}
         self._isolates = isolates
-        self._is_plain = plain
         #: The message that is run alone.
         self.alone: LeasedMessage | None = None
         #: Whether the last received message is suspicious; at first, no message is known.
@@ -207,7 +203,6 @@ class HeldMessages:
                 expected = self.expected_size
                 self.expected_size = max(delivery.size, expected + (delivery.size - expected) / 16)
         self.is_careful = self._isolates and run[-1].is_suspicious
-        # Not the difference in length: `exchange` takes messages meanwhile.
         self.work.notify(len(run) - behind)
         return True
 
@@ -220,27 +215,6 @@ class HeldMessages:
         if delivery.is_suspicious and self._isolates:
             self.alone = delivery
         return delivery
-
-    def exchange(self, delivery: LeasedMessage) -> LeasedMessage | None:
-        """
-        Finish a message and take the next one without the lock; this runs once for each message.
-
-        ``None``: nothing was changed, `finish` and `take` have more to do.
-        """
-        if not self._is_plain or self.is_congested or self.alone is not None:
-            return None
-        try:
-            following = self.ready.popleft()
-        except IndexError:
-            return None
-        # Checked when it is among the running ones: another thread may have begun with a message that is run alone.
-        self.running.add(following)
-        if following.is_suspicious or self.alone is not None:
-            self.running.discard(following)
-            self.ready.appendleft(following)
-            return None
-        self.running.discard(delivery)
-        return following
 
     def take_batch(self, size: int) -> list[LeasedMessage]:
         """Let up to this number of waiting messages run, and return them."""
@@ -256,7 +230,8 @@ class HeldMessages:
         if delivery is self.alone:
             self.alone = None
             self.work.notify_all()
-        self.size -= delivery.size
+        if delivery.size:
+            self.size -= delivery.size
         if delivery.key is not None:
             lane = self._lanes[delivery.key]
             if lane:
@@ -271,7 +246,7 @@ class HeldMessages:
         """Wait until no message waits, and none runs that is not given up; return whether that is so."""
 
         def is_finished() -> bool:
-            return not self.waiting and all(map(is_given_up, self.running.copy()))
+            return not self.waiting and all(map(is_given_up, self.running))
 
         self._is_awaited = True
         try:
@@ -282,25 +257,17 @@ class HeldMessages:
     def has_stale(self, slots: int, before: float) -> bool:
         """Return whether all threads are busy, and messages wait that were received before a time."""
         is_busy = len(self.running) >= slots and self.phase is Phase.RECEIVING
-        return is_busy and any(item.lease.received_at < before for item in self.ready.copy())
+        return is_busy and any(item.lease.received_at < before for item in self.ready)
 
     def take_stale(self, slots: int, before: float) -> list[LeasedMessage]:
         """Remove and return the waiting messages that were received before a time, if all threads are busy."""
         if not self.has_stale(slots, before):
             return []
-        waiting = self._take_ready()
-        stale = [item for item in waiting if item.lease.received_at < before]
+        stale = [item for item in self.ready if item.lease.received_at < before]
         self.is_congested = True
-        self.ready.extend(item for item in waiting if item.lease.received_at >= before)
+        self.ready = deque(item for item in self.ready if item.lease.received_at >= before)
         self.size -= sum([item.size for item in stale])
         return stale
-
-    def _take_ready(self) -> list[LeasedMessage]:
-        taken = []
-        with contextlib.suppress(IndexError):  # one by one: `exchange` takes some without the lock
-            while True:
-                taken.append(self.ready.popleft())
-        return taken
 
     def end_isolation(self) -> None:
         """Let others start beside the message that runs alone, because it exceeds its timeout."""
@@ -309,10 +276,10 @@ class HeldMessages:
 
     def clear(self) -> list[LeasedMessage]:
         """Remove and return the waiting messages; the keys of running ones stay busy."""
-        waiting = self._take_ready()
+        waiting, self.ready = [*self.ready], deque()
         for lane in self._lanes.values():
             waiting += lane
-        busy = {delivery.key for delivery in self.running.copy()}
+        busy = {delivery.key for delivery in self.running}
         self._lanes = {key: deque() for key in self._lanes if key in busy}
         self.size -= sum([delivery.size for delivery in waiting])
         if self._is_awaited:

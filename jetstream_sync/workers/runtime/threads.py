@@ -81,11 +81,7 @@ class Runner:
             self.processor = Processor(source, source, shared, dead_letters, self.processes)
         isolates = self.processes is None and source.max_messages is None
         #: The messages that were received and are not settled.
-        self.held: HeldMessages = HeldMessages(
-            isolates=isolates,
-            # The partitions of a group are keys.
-            plain=(source.key, source.group, source.max_bytes) == (None, None, None),
-        )
+        self.held: HeldMessages = HeldMessages(isolates=isolates)
         #: Receives the messages.
         self.puller: Puller = puller(
             source, shared, self.consumer, self.held, self.processor, self._give_back
@@ -128,8 +124,7 @@ class Runner:
         seconds = lease_clock() - at
         if self.consumer.is_foreign or self.consumer.has_foreign:
             return seconds >= _FOREIGN_REFRESH_S
-        has_handled = handled != self.held.handled or self.held.exchanged_at > at
-        return has_handled and seconds >= FLOOR_S
+        return handled != self.held.handled and seconds >= FLOOR_S
 
     def refresh(self) -> None:
         """Read the state of the consumer again; an unreachable server changes nothing."""
@@ -318,7 +313,6 @@ class Runner:
         window = requests.window
         # Messages that took less than the mean time, and their time, since the window was told.
         count, seconds = 0, 0.0
-        exchanged = 0  # since they were counted
         try:
             delivery = self._wait()
             now = lease_clock()
@@ -333,22 +327,10 @@ class Runner:
                 else:
                     count += 1
                     seconds += now - began
-                following = held.exchange(delivery)
-                has_room = len(held.ready) <= window.low and not requests.awaited
-                if following is not None:
-                    delivery = following
-                    exchanged += 1
-                    held.exchanged_at = now
-                    if now < settlements.due and not has_room:
-                        continue
                 more = None
                 with held.lock:
-                    held.handled += exchanged
-                    exchanged = 0
-                    if following is None:
-                        held.finish(delivery)
-                        delivery = held.take()
-                    # Again: meanwhile the requested messages may have arrived, and another thread may wait.
+                    held.finish(delivery)
+                    delivery = held.take()
                     has_room = len(held.ready) <= window.low and not requests.awaited
                     if delivery is None or has_room:
                         window.handled(seconds, count)
