@@ -305,8 +305,8 @@ def _log_created(source: Source, info: ConsumerInfo, floor: int, *, is_new: bool
     level = logging.INFO if is_new else logging.WARNING
     text = "%s: consumer %s/%s was created and receives %s%s"
     stored = counted(info.num_pending + info.delivered.consumer_seq, "stored message")
-    behind = f" behind sequence {floor}" if floor else ""
-    log.log(level, text, source.name, source.stream, source.consumer, stored, behind)
+    after = f" after sequence {floor}" if floor else ""
+    log.log(level, text, source.name, source.stream, source.consumer, stored, after)
 
 
 def _new_config(source: Source, stream: StreamInfo) -> ConsumerConfig:
