@@ -38,9 +38,11 @@ def delete_on_subject(stream: Stream, subject: str) -> bool:
     found = False
     with suppress(errors.MessageNotFoundError):
         while True:
-            seq = stream.get_msg(last_by_subject=subject, consistent=True).seq
+            message = stream.get_msg(last_by_subject=subject, consistent=True)
+            if message.subject != subject:
+                return found  # another client has published under a pattern, which selects other messages
             with suppress(errors.MessageNotFoundError):  # it was acknowledged meanwhile
-                stream.delete_msg(seq)
+                stream.delete_msg(message.seq)
                 found = True
     return found
 

@@ -183,6 +183,27 @@ def test_unused_schedules_are_found_and_deleted(js, jobs, nats_server):
 
 
 @pytest.mark.server(">=2.12")
+def test_a_schedule_under_a_pattern_deletes_no_other(jobs, nats_server, js, peer):
+    """Another client may publish under any subject; as a filter, this one selects all schedules of the worker."""
+    worker = make_worker(nats_server, [])
+    worker.schedule("bill", subject="jobs.bill", every=3600)(bytes)
+    js.schedule("schedules.JOBS.shop.older", b"", target="jobs.older", every=3600)
+    with running(worker):
+        wait_until(lambda: len(stored(jobs)) == 2)
+    peer.send(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n')
+    peer.send(b"PUB schedules.JOBS.shop.* 0\r\n\r\nPING\r\n")
+    peer.expect(b"PONG\r\n")
+    found = worker.find_schedules()
+    assert {schedule.name: schedule.state for schedule in found} == {
+        "bill": "stored",
+        "older": "unused",
+        "*": "unused",
+    }
+    worker.delete_schedules([schedule for schedule in found if schedule.name == "*"])
+    assert {"schedules.JOBS.shop.bill", "schedules.JOBS.shop.older"} <= stored(jobs).keys()
+
+
+@pytest.mark.server(">=2.12")
 def test_a_message_at_a_time_comes_once(jobs, nats_server):
     """It is not stored again by a worker that starts later."""
     done: list[bytes] = []

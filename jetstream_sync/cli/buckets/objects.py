@@ -327,16 +327,13 @@ def get(settings: Settings, *, bucket: str, name: str, output: str | None, force
 
 def _target(name: str, output: str | None) -> Path:
     """Return the path of the file to write."""
-    from ...jetstream.buckets.object_reading import real_path  # noqa: PLC0415 - not needed for help
-
     base = posixpath.basename(name) if output is None else output
     if output is None and (base in ("", ".", "..") or "\0" in base):
         raise CommandError(
             f"object name {single_line(name)!r} has no file name",
             hint="name the file with --output",
         )
-    # A link is followed, so that the file it points to is replaced, not the link.
-    path = real_path(base)
+    path = Path(base).absolute()
     if path.is_dir():
         raise CommandError(f"{single_line(base)}: is a directory", hint="name a file in it")
     if not path.parent.is_dir():
