@@ -94,3 +94,16 @@ def test_a_schedule_beside_a_pattern_is_listed_once(
     publish(peer, f"{stream_name}.*".encode())
     js.schedule(f"{stream_name}.a", target=f"{stream_name}.t", every=3600)
     assert [item.subject for item in stream.schedules()] == [f"{stream_name}.a"]
+
+
+def test_a_value_with_an_unknown_reason_of_a_marker_is_kept(js: JetStream) -> None:
+    """A value is neither hidden nor purged for a header; a marker without a payload is one."""
+    kv = js.create_key_value(bucket="FOREIGN", storage="memory")
+    js.publish("$KV.FOREIGN.value", b"data", headers={"Nats-Marker-Reason": "Moved"})
+    js.publish("$KV.FOREIGN.gone", b"", headers={"Nats-Marker-Reason": "Moved"})
+    assert kv["value"] == b"data"
+    assert kv.keys() == ["value"]
+    assert list(kv.get_many(">")) == ["value"]
+    assert kv.purge_deletes(0) == 1
+    assert kv["value"] == b"data"
+    js.delete_key_value("FOREIGN")

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from ..stream import Stream
 
 _MARKER_REASON: Final = "Nats-Marker-Reason"
+#: The reasons of the markers of servers up to 2.15.
+_REASONS: Final = frozenset({"MaxAge", "Purge", "Remove"})
+#: The size of a payload that was left out.
+_SIZE: Final = "Nats-Msg-Size"
 _TTL: Final = "Nats-TTL"
 #: The operations that delete a key.
 _DELETIONS: Final = {
@@ -255,7 +259,8 @@ class KeyValueEntry:
         """
         What was done: ``PUT``, ``DELETE`` or ``PURGE``; an expired value is a ``PURGE``.
 
-        An operation of another client that is not known here is a ``PUT``.
+        An operation of another client that is not known here is a ``PUT``, as is a value with a marker's header whose
+        reason is not known.
         """
         headers = self.headers
         if headers is None:
@@ -263,11 +268,15 @@ class KeyValueEntry:
         operation = headers.get(OPERATION)
         if operation is not None:
             return _DELETIONS.get(operation, KeyValueOperation.PUT)
-        # Whatever its reason is, a server has removed messages and written this marker.
         reason = headers.get(_MARKER_REASON)
-        if reason is None:
+        if reason is None or (reason not in _REASONS and self._has_content(headers)):
             return KeyValueOperation.PUT
+        # Whatever its reason is, a server has removed messages and written this marker.
         return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
+
+    def _has_content(self, headers: Headers) -> bool:
+        """Return whether the message has a payload, which the marker of a server has not."""
+        return bool(self._raw) or headers.get(_SIZE, "0") != "0"
 
     @property
     def has_value(self) -> bool:
