@@ -56,6 +56,17 @@ def test_statistics_and_ping(jsm, service):
     assert pinged["rtt_ms"] > 0
 
 
+def test_a_reply_that_cannot_be_read_hides_no_service(jsm, nc, service):
+    """The other services are shown, and the command fails and says why."""
+    with nc.subscribe("$SRV.>", cb=lambda msg: msg.respond(b"{")):
+        nc.flush()
+        for command in ("ls", "info orders", "stats", "ping"):
+            found = jsm("service", *command.split())
+            assert found.status == 1, found
+            assert service.id in found.out
+            assert "1 of the replies cannot be read: invalid JSON" in found.err
+
+
 @pytest.mark.parametrize("command", [("info", "absent"), ("stats", "absent"), ("ping", "absent")])
 def test_an_unknown_service(jsm, command):
     """The exit status is 3; an empty list is no error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from contextlib import suppress
 from dataclasses import replace
@@ -57,6 +58,10 @@ def test_calls_are_listed(jsm, js, calls):
     assert ids("--limit", "1") == [calls["waiting"]]
     found = jsm("task", "ls", "--limit", "1").ok()
     assert "2 older calls are left out" in found.err
+    assert "1 record cannot be read as a call: OTHERS > a" in found.err
+    failed = jsm("task", "show", "a")
+    assert (failed.status, failed.out) == (1, "")
+    assert "the bucket has other data for the call" in failed.err
     # A bucket that an earlier version has created is not marked.
     config = js.get_stream("KV_RESULTS").cached_info.config
     js.update_stream(replace(config, metadata={}))
@@ -64,6 +69,21 @@ def test_calls_are_listed(jsm, js, calls):
     assert len(ids("--bucket", "RESULTS", "--bucket", "OTHERS")) == 3
     assert jsm("task", "ls", "--bucket", "NONE").status == 3
     assert jsm("task", "ls", "--failed", "--status", "READY").status == 2
+
+
+def test_a_record_of_another_program_ends_no_listing(jsm, js, calls):
+    """A time that is none, or has no offset, is not shown, and the other calls are."""
+    bucket = js.key_value("RESULTS")
+    record = json.loads(bucket.get(calls["waiting"]).value)
+    for key, changes in {
+        "never": {"enqueued_at": "never"},
+        "local": {"started_at": "2026-01-01T00:00:00", "finished_at": "2026-01-01T00:00:00Z"},
+    }.items():
+        bucket.put(key, json.dumps({**record, "id": key, **changes}).encode())
+    shown = jsm("task", "ls").ok().out
+    assert {"never", "local", *calls.values()} <= set(shown.split())
+    assert "never" in jsm("task", "show", "never").ok().out
+    assert jsm("task", "show", "local", "-j").ok().json["started_at"] == "2026-01-01T00:00:00"
 
 
 def test_no_buckets_is_not_no_calls(jsm, js):

@@ -19,11 +19,11 @@ from ..shared.names import named_stream
 from ..shared.output import emit_item, emit_text
 from ..shared.render import Block, Field, bad, show_blocks, show_rows
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import CommandError, one_line
 from ..shared.values import option
 
 if TYPE_CHECKING:
-    from ... import CounterEntry, Counters
+    from ... import Connection, CounterEntry, Counters
 
 #: How long to wait for each further instance, in seconds.
 _STALL_S: Final = 0.3
@@ -59,9 +59,9 @@ _id = click.argument("instance", required=False, metavar="[ID]")
 @_name
 def ls(settings: Settings, *, name: str | None) -> None:
     """List the running instances of all services, or of one."""
-    with settings.connection() as nc:
+    with _asked(settings) as (nc, _):
         found = nc.service_info(name, timeout=settings.timeout, stall=_STALL_S)
-    show_rows(settings, found, _INSTANCES, title="Services", none="No services")
+        show_rows(settings, found, _INSTANCES, title="Services", none="No services")
 
 
 @command()
@@ -69,14 +69,15 @@ def ls(settings: Settings, *, name: str | None) -> None:
 @_id
 def info(settings: Settings, *, name: str, instance: str | None) -> None:
     """Show the description and the endpoints of a service."""
-    with settings.connection() as nc:
+    with _asked(settings) as (nc, _):
         found = nc.service_info(name, instance, timeout=settings.timeout, stall=_STALL_S)
-    _must_exist(found, name, instance)
-    blocks = []
-    for item in found:
-        blocks.append(Block(f"Instance {single_line(item.id)} of {item.name}", _DESCRIPTION, item))
-        blocks += [Block("Endpoint", _ENDPOINT, endpoint) for endpoint in item.endpoints or ()]
-    show_blocks(settings, found, *blocks)
+        _must_exist(found, name, instance)
+        blocks = []
+        for item in found:
+            title = f"Instance {single_line(item.id)} of {item.name}"
+            blocks.append(Block(title, _DESCRIPTION, item))
+            blocks += [Block("Endpoint", _ENDPOINT, endpoint) for endpoint in item.endpoints or ()]
+        show_blocks(settings, found, *blocks)
 
 
 _DESCRIPTION: Final = (
@@ -91,14 +92,19 @@ _DESCRIPTION: Final = (
 @_id
 def stats(settings: Settings, *, name: str | None, instance: str | None) -> None:
     """Show the requests, errors and processing times of endpoints."""
-    with settings.connection() as nc:
+    with _asked(settings) as (nc, _):
         found = nc.service_stats(name, instance, timeout=settings.timeout, stall=_STALL_S)
-    if name is not None:
-        _must_exist(found, name, instance)
-    rows = [(item, endpoint) for item in found for endpoint in item.endpoints or ()]
-    show_rows(
-        settings, rows, _STATS, title="Service statistics", none="No services", document=found
-    )
+        if name is not None:
+            _must_exist(found, name, instance)
+        rows = [(item, endpoint) for item in found for endpoint in item.endpoints or ()]
+        show_rows(
+            settings,
+            rows,
+            _STATS,
+            title="Service statistics",
+            none="No endpoints" if found else "No services",
+            document=found,
+        )
 
 
 @command()
@@ -107,12 +113,16 @@ def ping(settings: Settings, *, name: str | None) -> None:
     """Measure the time until each instance of all services, or of one, replies."""
     subject = ".".join([SERVICES_PREFIX, "PING", *([] if name is None else [name])])
     count = 0
-    with settings.connection() as nc, contextlib.suppress(errors.NoRespondersError):
+    with _asked(settings) as (nc, failed), contextlib.suppress(errors.NoRespondersError):
         started = monotonic()
         for reply in nc.request_many(subject, timeout=settings.timeout, stall=_STALL_S):
             took = (monotonic() - started) * 1000
-            found = decode(ServicePing, loads(reply.data))
             count += 1
+            try:
+                found = decode(ServicePing, loads(reply.data))
+            except errors.InvalidResponseError as error:
+                failed.append(error)
+                continue
             shown = single_line(f"{found.name} {found.version} {found.id}")
             document = {**encode(found), "rtt_ms": round(took, 3)}
             emit_item(settings, document, f"{shown} in {took:.2f} ms")
@@ -120,6 +130,23 @@ def ping(settings: Settings, *, name: str | None) -> None:
         raise CommandError(
             "no services" if name is None else f"no service {visible(name)!r}", ExitStatus.NOT_FOUND
         )
+
+
+@contextlib.contextmanager
+def _asked(settings: Settings) -> Iterator[tuple[Connection, list[Exception]]]:
+    """
+    Open a connection for a ``with`` block, and yield it with a list of its errors.
+
+    At the end of the block, raise an error if replies of services cannot be read.
+    """
+    found: list[Exception] = []
+    with settings.connection(on_error=found.append) as nc:
+        yield nc, found
+    unread = (errors.InvalidResponseError, errors.ServiceError)
+    failed = [error for error in found if isinstance(error, unread)]
+    if failed:
+        text = f"{len(failed)} of the replies cannot be read: {one_line(failed[0])}"
+        raise CommandError(text, ExitStatus.FAILED)
 
 
 def _must_exist(found: list[Any], name: str, instance: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from ... import codec, errors
+from ...durations import counted, time_from_text
 from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX
 from ...workers import CallProgress
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Shown in place of arguments and return values.
 _MASK: Final = "***"
+#: Maximum number of unreadable records that an error names.
+_MAX_NAMED: Final = 10
 
 
 class StoredCall(NamedTuple):
@@ -43,12 +46,9 @@ class StoredCall(NamedTuple):
     """The call as JSON."""
 
 
-def _call(bucket: str, entry: KeyValueEntry, *, mask: bool = False) -> StoredCall | None:
-    """Return the call of an entry, without values if ``mask``; ``None``: it has data of another program."""
-    try:
-        record = CallRecord.from_json(entry.key, entry.value)
-    except NoCallError:
-        return None
+def _call(bucket: str, entry: KeyValueEntry, *, mask: bool = False) -> StoredCall:
+    """Return the call of an entry, without values if ``mask``; raise `NoCallError` if it has other data."""
+    record = CallRecord.from_json(entry.key, entry.value)
     document = {"bucket": bucket, "changed": entry.created.isoformat(), **codec.encode(record)}
     document.pop("flow", None)  # it has the arguments of other calls
     if mask:
@@ -57,9 +57,19 @@ def _call(bucket: str, entry: KeyValueEntry, *, mask: bool = False) -> StoredCal
 
 
 def stored_calls(
-    js: JetStream, bucket: str, timeout: float, *, mask: bool = False, newest: int | None = None
+    js: JetStream,
+    bucket: str,
+    timeout: float,
+    *,
+    mask: bool = False,
+    newest: int | None = None,
+    unreadable: list[str] | None = None,
 ) -> Iterator[StoredCall]:
-    """Yield the calls in a bucket, the last changed ones at the end; ``newest``: among that many changes."""
+    """
+    Yield the calls in a bucket, the last changed ones at the end; ``newest``: among that many changes.
+
+    The keys of records that cannot be read are added to ``unreadable``.
+    """
     start = None
     if newest is not None:
         state = js.get_stream(f"{KV_PREFIX}{bucket}").cached_info.state
@@ -67,9 +77,12 @@ def stored_calls(
     kv = js.key_value(bucket)
     with kv.watch(ignore_deletes=True, resume_from_revision=start) as watch:
         for entry in watch.initial(timeout):
-            call = _call(bucket, entry, mask=mask)
-            if call is not None:
-                yield call
+            try:
+                yield _call(bucket, entry, mask=mask)
+            except NoCallError:
+                # The parts of a call, such as its progress, have its id and more tokens.
+                if unreadable is not None and "." not in entry.key:
+                    unreadable.append(f"{bucket} > {entry.key}")
 
 
 def _buckets(js: JetStream, given: Sequence[str]) -> list[str]:
@@ -102,8 +115,10 @@ def _status(call: Mapping[str, Any]) -> Any:
 
 def _time(name: str) -> Callable[[Mapping[str, Any]], datetime | None]:
     def of(call: Mapping[str, Any]) -> datetime | None:
-        text = call.get(name)
-        return None if text is None else datetime.fromisoformat(text)
+        try:
+            return time_from_text(call.get(name) or "")
+        except ValueError:  # absent, or written by another program
+            return None
 
     return of
 
@@ -177,10 +192,12 @@ def ls(
         )
 
     found: list[StoredCall] = []
+    unreadable: list[str] = []
     count = 0
     with settings.jetstream() as js:
         for item in _buckets(js, bucket):
-            for call in filter(fits, stored_calls(js, item, settings.timeout, mask=mask)):
+            calls = stored_calls(js, item, settings.timeout, mask=mask, unreadable=unreadable)
+            for call in filter(fits, calls):
                 count += 1
                 push = heapq.heappush if len(found) < limit else heapq.heappushpop
                 push(found, call)
@@ -188,6 +205,10 @@ def ls(
     show_rows(settings, rows, CALLS, title="Calls", none="No calls")
     if count > len(rows):
         note(settings, f"{count - len(rows):,} older calls are left out; --limit shows more")
+    if unreadable:
+        text = ", ".join(unreadable[:_MAX_NAMED])
+        text += f" and {more:,} more" if (more := len(unreadable) - _MAX_NAMED) > 0 else ""
+        note(settings, f"{counted(len(unreadable), 'record')} cannot be read as a call: {text}")
 
 
 # --- show ---------------------------------------------------------------------------------------
@@ -258,11 +279,17 @@ def _document(
     js: JetStream, flows: Flows, bucket: str, call: str, *, mask: bool
 ) -> dict[str, Any] | None:
     """Return a call with its flow; ``None``: the bucket has neither."""
-    found = _read(js, bucket, call, mask)
-    document = None if found is None else found.document
+    document, unreadable = None, None
+    try:
+        found = _read(js, bucket, call, mask)
+        document = None if found is None else found.document
+    except NoCallError as error:
+        unreadable = error
     try:
         tree = flows.tree(flows.states(bucket), call)
     except (errors.KeyNotFoundError, NoCallError):
+        if unreadable is not None:
+            raise unreadable from None
         return document
     if tree.before or tree.parts:
         document = document or {"bucket": bucket, "id": call, "task": tree.task}
@@ -291,14 +318,13 @@ def _lines(tree: CallTree, depth: int = 0) -> Iterator[str]:
 
 
 def _read(js: JetStream, bucket: str, call: str, mask: bool) -> StoredCall | None:
-    """Return a call with its progress; ``None``: the bucket does not have it."""
+    """Return a call with its progress; ``None``: the bucket does not have it; raise as `_call`."""
     kv = js.key_value(bucket)
     try:
         found = _call(bucket, kv.get(call, consistent=True), mask=mask)
     except (errors.KeyNotFoundError, errors.InvalidNameError):
         return None
-    if found is not None:
-        with suppress(errors.KeyNotFoundError, errors.InvalidResponseError, TypeError):
-            progress = codec.loads(kv.get(f"{call}.{PROGRESS_KEY}").value)
-            found.document["progress"] = str(CallProgress(*progress))
+    with suppress(errors.KeyNotFoundError, errors.InvalidResponseError, TypeError):
+        progress = codec.loads(kv.get(f"{call}.{PROGRESS_KEY}").value)
+        found.document["progress"] = str(CallProgress(*progress))
     return found
