@@ -113,7 +113,7 @@ def dumps(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """
     Return the compact JSON of dicts, lists, strings, numbers, bools and ``None``.
 
-    ``default`` returns the value that represents an object of another type; ``None``: there are none.
+    ``default`` returns the value that represents an object of another type.
     """
     try:
         return _dumps(value, default)

@@ -530,7 +530,7 @@ class KeyNotFoundError(NotFoundError, KeyError):
     revision: int | None
     """The requested revision; ``None``: the last one."""
     marker: int | None
-    """The revision of the marker that the deletion or the expiry left; ``None``: there is none."""
+    """The revision of the marker that the deletion or the expiry left."""
 
     def __init__(
         self, bucket: str, key: str, revision: int | None = None, marker: int | None = None

@@ -152,7 +152,7 @@ class TLSOptions(Frozen):
     ca_file: FilePath | None = None
     """Trusted CA certificates in PEM format; ``None``: the trust store of the system."""
     cert_file: FilePath | None = None
-    """Client certificate in PEM format, for servers that verify clients; ``None``: none."""
+    """Client certificate in PEM format, for servers that verify clients."""
     key_file: FilePath | None = None
     """Private key of ``cert_file``; ``None``: the key is in ``cert_file``."""
     key_password: Secret | None = field(default=None, repr=False)

@@ -66,7 +66,7 @@ class CoreConnection(ForeignNames):
             subject: the subject, without wildcards.
             payload: the payload.
             reply: the subject for replies; empty: none.
-            headers: names and values; ``None``: none.
+            headers: names and values.
 
         Raises:
             BadSubjectError: ``subject`` or ``reply`` is not well formed.
@@ -95,7 +95,7 @@ class CoreConnection(ForeignNames):
             subject: the subject, without wildcards.
             payload: the payload of the request.
             timeout: how long to wait for the reply, in seconds; ``None``: forever.
-            headers: names and values; ``None``: none.
+            headers: names and values.
 
         Raises:
             NoRespondersError: the subject has no subscribers; raised without waiting.
@@ -135,7 +135,7 @@ class CoreConnection(ForeignNames):
             max_messages: number of replies; ``None``: no limit.
             sentinel: called with each reply by the iterating thread; if the result is true, the
                 iteration ends without this reply. ``"empty"``: a reply without payload is the end.
-            headers: names and values; ``None``: none.
+            headers: names and values.
 
         Raises:
             NoRespondersError: by the iteration, at once: the subject has no subscribers.

@@ -97,7 +97,7 @@ class Engine:
         self._finished = False  # whether `_finish()` has run
         #: Objects of the layers above whose `forked()` is called in a forked child.
         self.fork_aware: WeakSet[ForkAware] = WeakSet()
-        #: The error of the drain that ended the connection; ``None``: there was none.
+        #: The error of the drain that ended the connection.
         self.drain_error: BaseException | None = None
 
     @property

@@ -40,7 +40,7 @@ class Msg(MessageFields):
 
     @property
     def headers(self) -> Headers | None:
-        """The headers; ``None``: none."""
+        """The headers."""
         block = self._header
         if isinstance(block, bytes):
             headers = parse_headers(block) if block else None
@@ -66,7 +66,7 @@ class Msg(MessageFields):
 
         Args:
             payload: the payload of the reply.
-            headers: its headers; ``None``: none.
+            headers: its headers.
 
         Raises:
             BadSubjectError: the message has no reply subject.

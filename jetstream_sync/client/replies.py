@@ -332,7 +332,7 @@ class ReplyIterator:
         return msg
 
     def _next_delivery(self) -> RawMessage | None:
-        """Return the next delivery; ``None``: there is none."""
+        """Return the next delivery, if any."""
         queue = self._queue
         if queue is None or self._ended_by is not None:
             return None

@@ -208,7 +208,7 @@ def start_timer(
     crashed: Callable[[BaseException], None],
 ) -> None:
     """Start a timer: ``target`` runs on a daemon thread after ``seconds``, and again as it wants."""
-    # `target`: returns the seconds until its next call; ``None``: there is none.
+    # `target`: returns the seconds until its next call.
 
     def run() -> None:
         # One thread for all calls: the start of another one could fail.

@@ -88,7 +88,7 @@ class Outbox(models.Model):
         Args:
             subject: the subject, without wildcards.
             payload: the payload.
-            headers: names and values; ``None``: none.
+            headers: names and values.
             msg_id: the message id for deduplication; ``None``: a random one.
             using: the database; ``None``: that of the database routers.
 

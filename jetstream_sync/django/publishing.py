@@ -64,7 +64,7 @@ def publish_on_commit(
     Args:
         subject: the subject, without wildcards.
         payload: the payload.
-        headers: names and values; ``None``: none.
+        headers: names and values.
         msg_id: the message id for deduplication; ``None``: a random one.
         using: the database of the transaction; ``None``: the default.
         robust: whether an error of publishing is logged. Otherwise it is raised where the transaction

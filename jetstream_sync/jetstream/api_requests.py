@@ -104,7 +104,7 @@ class APICall(Frozen):
     duration: float
     """The time until the reply or the error, in seconds."""
     error: Exception | None
-    """The error that the caller gets for this request; ``None``: there is none."""
+    """The error that the caller gets for this request."""
 
 
 #: Called in the thread of the request.
@@ -128,7 +128,7 @@ _TWO_TOKENS: Final = frozenset({"MSG", "LEADER", "PEER"})
 class APIRequests:
     """Requests to the JetStream API."""
 
-    # `required_level`: the API level that every request demands of the server; ``None``: none.
+    # `required_level`: the API level that every request demands of the server.
     # `callback`: called after each request.
     #
     # Any thread may call its methods.

@@ -179,7 +179,7 @@ def _stored_singly(reply: bytes) -> errors.BatchUncertainError:
 
 
 def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> errors.Error | None:
-    """Return the error in a reply; ``None``: there is none."""
+    """Return the error in a reply, if any."""
     if not payload:
         text = b", ".join(sorted(subjects)[:_MAX_NAMED]).decode()
         return errors.NoStreamResponseError(text) if is_no_responders(header, payload) else None
@@ -250,7 +250,7 @@ class Batch:
             subject: the subject, without wildcards.
             payload: the payload.
             headers: names and values; ``None``: only those of the other arguments.
-            msg_id: the message id; ``None``: none.
+            msg_id: the message id.
             **options: see `BatchOptions`; the expectations are checked by the commit, against the stream
                 before the batch.
 

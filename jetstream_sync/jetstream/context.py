@@ -332,8 +332,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
                 ``max_age`` of the stream.
             rollup: whether each message replaces the earlier ones of its subject, by which consumers could lose
                 unacknowledged messages, see :ref:`purge-fault`. Needs server 2.14.
-            headers: headers of the messages; ``None``: none.
-            msg_id: the message id of the schedule; ``None``: none.
+            headers: headers of the messages.
+            msg_id: the message id of the schedule.
             timeout: as in `JetStream.publish`.
 
         Raises:

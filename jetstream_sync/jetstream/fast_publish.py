@@ -281,7 +281,7 @@ class FastPublisher:
         Args:
             subject: the subject of a last message; ``None``: there is no further message.
             payload: its payload.
-            headers: its headers; ``None``: none.
+            headers: its headers.
 
         Returns:
             The acknowledgement; its ``batch_size`` is the number of messages. If the stream had all of them

@@ -143,7 +143,7 @@ class JetStreamMsg(Msg):
         Negatively acknowledge the message, so that it is redelivered.
 
         Args:
-            delay: the delay of the redelivery, in seconds; ``None``: none.
+            delay: the delay of the redelivery, in seconds.
 
         Raises:
             InvalidOptionError: the delay is below 0.
@@ -174,7 +174,7 @@ class JetStreamMsg(Msg):
         Terminate the message: it cannot be handled and must not be redelivered.
 
         Args:
-            reason: put into the server's advisory (server 2.10.4); ``None``: none.
+            reason: put into the server's advisory (server 2.10.4).
 
         Raises:
             InvalidOptionError: the reason is not a str, or has a line break.

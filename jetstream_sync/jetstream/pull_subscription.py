@@ -123,7 +123,7 @@ class PullSubscription(ConsumerAccessors):
             batch: maximum number of messages.
             timeout: in seconds; ``None``: wait until the batch is complete.
             heartbeat: interval of the server's heartbeats, in seconds, at most
-                half of ``timeout``; ``None``: none.
+                half of ``timeout``.
 
         Returns:
             The messages in order, at least one.

@@ -56,7 +56,7 @@ class ServiceRequest(Msg):
 
         Args:
             payload: the payload of the reply.
-            headers: its headers; ``None``: none.
+            headers: its headers.
 
         Raises:
             InvalidHeaderError, MaxPayloadError: the reply is invalid; nothing was sent.
@@ -80,7 +80,7 @@ class ServiceRequest(Msg):
 
         Args:
             value: a value that JSON can represent.
-            headers: the headers of the reply; ``None``: none.
+            headers: the headers of the reply.
 
         Raises:
             InvalidArgumentError: JSON cannot represent the value.
@@ -99,7 +99,7 @@ class ServiceRequest(Msg):
             code: the number of the error, as in HTTP, from 1 to 599.
             description: the text of the error, one line, not empty.
             data: the payload of the reply.
-            headers: further headers; ``None``: none.
+            headers: further headers.
 
         Raises:
             InvalidOptionError: the code is out of range, or the description is empty.

@@ -79,7 +79,7 @@ class EndpointStats(Record):
 
     @property
     def data(self) -> Any:
-        """The result of the service's ``stats_handler``, as decoded JSON; ``None``: there is none."""
+        """The result of the service's ``stats_handler``, as decoded JSON."""
         return self.extra.get("data")
 
 

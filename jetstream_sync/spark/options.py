@@ -204,9 +204,9 @@ class ReadOptions:
     planning_timeout: float = option(seconds(0.001, _DAY_S), 60.0)
     """How long the driver retries while the server does not answer, in seconds."""
     consumer: str | None = option(check_consumer_name, None)
-    """A durable consumer that shows the progress of the query; ``None``: none."""
+    """A durable consumer that shows the progress of the query."""
     progress_bucket: str | None = option(check_bucket, None)
-    """A key-value bucket with the progress of the query; ``None``: none."""
+    """A key-value bucket with the progress of the query."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any] | Self) -> Self:

@@ -287,7 +287,7 @@ class CallQueue:
         return cast("CallQueue", self.urgent) if is_urgent else self
 
     def find(self, task: str, call: str) -> CallRecord | None:
-        """Return what is sent of a call that has not ended, also of a later one; ``None``: there is none."""
+        """Return what is sent of a call that has not ended, also of a later one, if any."""
         if self.urgent is not None and (found := self.urgent.find(task, call)) is not None:
             return found
         try:

@@ -45,7 +45,7 @@ def check_configs(option: str, value: Collection[Any]) -> None:
 
 
 def check_time(option: str, value: datetime | None) -> datetime | None:
-    """Return a time, which must have a time zone; ``None``: there is none."""
+    """Return a time, which must have a time zone, or ``None``."""
     ok = value is None or (isinstance(value, datetime) and value.utcoffset() is not None)
     check_option(option, value, ok, "must be a datetime with a time zone")
     return value

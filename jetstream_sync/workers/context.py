@@ -394,7 +394,7 @@ class Context:
         Args:
             subject: the subject, without wildcards.
             payload: the payload.
-            headers: names and values; ``None``: none.
+            headers: names and values.
             **options: as for `JetStream.publish`, except ``msg_id``.
 
         Raises:

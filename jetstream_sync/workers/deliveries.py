@@ -195,7 +195,7 @@ class LeasedMessage:
     slept: float = 0.0
     """Total delay of the retries in place, in seconds."""
     failure: BaseException | None = None
-    """The error of the handler's ``key`` function; ``None``: there was none."""
+    """The error of the handler's ``key`` function."""
     state: DeliveryState = DeliveryState.LEASED
     thread: int = 0
     """The thread that runs the handler; 0: the handler does not run."""
@@ -218,7 +218,7 @@ class LeasedMessage:
     stored_at: float = -math.inf
     """When that was stored last, by the lease clock."""
     limit: Any = None
-    """The `SharedLimit` in which the run counts; ``None``: none."""
+    """The `SharedLimit` in which the run counts."""
     waits: bool = False
     """Whether it was taken by a thread, and waits for a limit without one."""
     is_suspicious: bool = False

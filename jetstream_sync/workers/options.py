@@ -162,7 +162,7 @@ class WorkerOptions:
     ``jetstream-worker.>``: ``"messages"``: the messages whose handlers run; ``"stacks"``: also the stacks of
     their threads; ``None``: nothing."""
     connection: Mapping[str, Any] = field(default_factory=dict)
-    """Other options of `jetstream_sync.connect`; ``None``: none. Unless they say otherwise, the worker waits for
+    """Other options of `jetstream_sync.connect`. Unless they say otherwise, the worker waits for
     its server at the start, reconnects without limit, and pings every 10 seconds."""
 
     given: list[Resource] = field(init=False, default_factory=list)

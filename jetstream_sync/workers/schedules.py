@@ -294,7 +294,7 @@ def _digest_in(headers: Headers | None) -> str:
 
 
 def _stored_digest(stream: Stream, subject: str) -> str | None:
-    """Return the digests of a stored schedule; ``None``: there is none; empty: it has no digests."""
+    """Return the digests of a stored schedule, if any; empty: it has no digests."""
     try:
         headers = stream.get_msg(last_by_subject=subject, consistent=True).headers
     except errors.MessageNotFoundError:

@@ -113,7 +113,7 @@ class SourceOptions:
     ``priority_timeout`` of a new consumer. A process that is not pinned any more returns its waiting
     messages."""
     limit: str | None = None
-    """The name of a limit, see `Worker.limit`; ``None``: none."""
+    """The name of a limit, see `Worker.limit`."""
     rate: str | None = None
     """How often the function may start in each process, evenly spaced: a number and a unit, such as
     ``"10/s"``, ``"600/m"`` or ``"1000/h"``. A message waits in its thread, with a renewed lease. Retries
@@ -333,7 +333,7 @@ SOURCE_OPTIONS: Final = tuple(SourceOptions.__dataclass_fields__)
 
 
 def acceptor(filters: Sequence[str]) -> Callable[[str], object] | None:
-    """Return a function whose result is true for subjects of the filters; ``None``: there are none."""
+    """Return a function whose result is true for subjects of the filters, if any."""
     if not filters:
         return None
     if not any(token in _WILDCARDS for item in filters for token in item.split(".")):

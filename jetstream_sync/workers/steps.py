@@ -107,7 +107,7 @@ class StepStore(Protocol):
         """Return the values of all steps of a call."""
 
     def get(self, call: str, name: str) -> bytes | None:
-        """Return the value of a step; ``None``: there is none."""
+        """Return the value of a step, if any."""
 
     def record(self, call: str, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
         """Store the value of a step that has none, or that has ``replaces``; return the value that it has then."""

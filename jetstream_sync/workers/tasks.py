@@ -120,7 +120,7 @@ class TaskResult(Generic[R_co]):
         return self._store
 
     def _sent(self) -> CallRecord | None:
-        """Return the record in the message of a call that waits; ``None``: there is none."""
+        """Return the record in the message of a call that waits, if any."""
         if self._store is None or not self._store.has_messages:
             return None
         return self._task.queue.find(self._task.name, self.id)
@@ -345,7 +345,7 @@ class Task(Generic[P, R]):
 
         Args:
             args: the positional arguments.
-            kwargs: the keyword arguments; ``None``: none.
+            kwargs: the keyword arguments.
             countdown: seconds, or a timedelta, after which the call may start; the server keeps it until then.
             eta: the time at which it may start, with a time zone.
             expires: the time after which it does not start any more, or the seconds or a timedelta until then. Its

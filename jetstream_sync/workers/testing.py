@@ -79,15 +79,15 @@ class Outcome:
     lease is lost.
     """
     delay: float | None = None
-    """The delay of a retry in seconds; ``None``: there is none."""
+    """The delay of a retry in seconds."""
     dead_letter: PublishedMessage | None = None
     """The dead letter; ``None``: there is none, or the handler has no stream for dead letters."""
     published: list[PublishedMessage] = field(default_factory=list)
     """What the handler has published with ``ctx.publish()``, in order."""
     error: BaseException | None = None
-    """The error that the handler or the middleware raised; ``None``: none."""
+    """The error that the handler or the middleware raised."""
     reply: PublishedMessage | None = None
-    """The `Reply` that would be sent; ``None``: there is none."""
+    """The `Reply` that would be sent."""
     result: object = None
     """The return value of the handler, after the middleware."""
 
@@ -255,7 +255,7 @@ class TestClient:
             payload: ``bytes`` as they are, ``str`` as UTF-8, everything else as JSON.
             subject: the subject of the message; ``None``: the first filter of the handler, with ``x`` in
                 place of wildcards, or the name of the stream.
-            headers: the headers of the message; ``None``: none.
+            headers: the headers of the message.
             attempt: the number of the delivery, from 1.
             lease_lost: whether the lease is lost while the handler runs.
             stopping: whether the worker is stopping.

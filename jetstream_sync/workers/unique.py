@@ -65,7 +65,7 @@ class UniqueCalls:
         names: the parameters that tell calls apart; empty: all.
         function: the function of the task.
         queue: where its calls are.
-        states: the states of its calls; ``None``: there are none.
+        states: the states of its calls.
         create: creates the stream of the keys, which may be deleted at any time.
 
     """

@@ -33,7 +33,7 @@ class Reply:
 
     Args:
         payload: the payload.
-        headers: names and values; ``None``: none.
+        headers: names and values.
 
     """
 
@@ -96,7 +96,7 @@ class Work(WorkOptions):
     state: RunState = field(repr=False, default_factory=RunState)
     """Records the runs."""
     shared_limit: LimitUse | None = field(repr=False, default=None)
-    """The limit of all processes; ``None``: none."""
+    """The limit of all processes."""
 
     #: Whether its messages are calls of a task.
     is_call: ClassVar[bool] = False

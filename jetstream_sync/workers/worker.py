@@ -379,7 +379,7 @@ class Worker(DefinedWorker):
                 not stored again.
             time_zone: the time zone of ``cron``; ``None``: UTC.
             args: the positional arguments of the task.
-            kwargs: the keyword arguments of the task; ``None``: none.
+            kwargs: the keyword arguments of the task.
             missed: of a task with ``cron`` or ``every``: ``"last"``: a call that has not started is skipped if
                 a newer one of the schedule is stored; ``"all"``: all calls run. A call that has started keeps
                 its attempts and its dead letter.

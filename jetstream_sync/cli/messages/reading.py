@@ -413,7 +413,7 @@ class ReadLoop:
     view: MessageWriter
     settle: Settle
     flush: Callable[[], object] | None = None
-    """Flushes the acknowledgements, and raises the error of one that was refused; ``None``: there are none."""
+    """Flushes the acknowledgements, and raises the error of one that was refused."""
     ignored: Sequence[str] = ()
     """The subjects of messages to skip."""
     shown: int = 0

@@ -129,7 +129,7 @@ def _took(call: Mapping[str, Any]) -> timedelta | None:
 
 
 def _error(call: Mapping[str, Any]) -> str | None:
-    """Return the class and the text of the last error; ``None``: there was none."""
+    """Return the class and the text of the last error, if any."""
     if not call.get("errors"):
         return None
     last = call["errors"][-1]

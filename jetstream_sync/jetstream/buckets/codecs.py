@@ -151,7 +151,7 @@ class CodecChain:
 
 
 def codec_of(option: str, given: Any) -> CodecChain | None:
-    """Return one codec for the given one or several, which are applied in order; ``None``: there are none."""
+    """Return one codec for the given ones, if any, which are applied in order."""
     codecs = given if isinstance(given, Sequence) else () if given is None else (given,)
     for codec in codecs:
         if isinstance(codec, type) or not (hasattr(codec, "encode") and hasattr(codec, "decode")):

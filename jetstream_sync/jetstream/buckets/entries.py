@@ -248,7 +248,7 @@ class KeyValueEntry:
 
     @property
     def headers(self) -> Headers | None:
-        """The headers; ``None``: none."""
+        """The headers."""
         block = self._header
         if isinstance(block, bytes):
             self._header = block = parse_headers(block) if block else None

@@ -56,7 +56,7 @@ class MemberRun(Protocol):
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended it; ``None``: there was none."""
+        """The error that ended it."""
 
     def drain(self) -> None:
         """Request no more messages, and handle those that have arrived."""
@@ -86,7 +86,7 @@ class Membership(NamedTuple):
 class MemberConsumer:
     """The consumer of a member, and what receives its messages."""
 
-    #: The thread of the last message, also while its callback is being stopped; ``None``: there is none.
+    #: The thread of the last message, also while its callback is being stopped.
     callback_thread: threading.Thread | None = None
 
     def __init__(

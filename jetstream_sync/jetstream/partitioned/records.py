@@ -166,10 +166,10 @@ class ElasticGroupConfig(GroupConfig):
     """The subjects of the group; ``None``: all."""
 
     max_buffered_msg: int | None = None
-    """The limit of the work-queue stream, in messages; ``None``: none."""
+    """The limit of the work-queue stream, in messages."""
 
     max_buffered_bytes: int | None = None
-    """The limit of the work-queue stream, in bytes; ``None``: none."""
+    """The limit of the work-queue stream, in bytes."""
 
     def _filters(self) -> list[str]:
         return [item.filter for item in self.partitioning_filters or ()] or [">"]

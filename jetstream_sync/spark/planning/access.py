@@ -141,7 +141,7 @@ class SourceAccess:
         return self.retry_transient(count, "counting messages")
 
     def first_match(self, view: StreamView, filters: tuple[str, ...], seq: int) -> int | None:
-        """Return the first sequence from one on that matches a filter, according to the leader; ``None``: none."""
+        """Return the first sequence from one on that matches a filter, if any, according to the leader."""
         found = [self.stored_at(view.name, seq, subject) for subject in filters]
         return min((item[0] for item in found if item is not None), default=None)
 

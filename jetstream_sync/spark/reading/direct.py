@@ -179,7 +179,7 @@ def _leader_messages(
 
 
 def _leader_message(reply: RawMessage, route: str) -> _Message | None:
-    """Return the message in a reply of a stream leader; ``None``: there is none."""
+    """Return the message in a reply of a stream leader, if any."""
     if is_no_responders(*reply[2:]):
         raise errors.NoRespondersError(route)
     try:

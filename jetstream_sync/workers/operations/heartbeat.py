@@ -157,7 +157,7 @@ class SupervisorLink:
 
 def supervisor_link() -> SupervisorLink | None:
     """
-    Return the link of this process to its supervisor, opened by the first call; ``None``: there is none.
+    Return the link of this process to its supervisor, opened by the first call, if any.
 
     The first call should come before the imports of the user, and in the main thread.
     """

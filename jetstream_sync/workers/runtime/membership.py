@@ -263,7 +263,7 @@ class _Receiving:
     def __init__(self, puller: GroupPuller) -> None:
         self._puller = puller
         self._ended = threading.Event()
-        #: The error that ended it; ``None``: there was none.
+        #: The error that ended it.
         self.error: errors.Error | None = None
         spawn("worker-group", self._run, puller.crashed)
 
