@@ -167,6 +167,11 @@ class Reader:
 
     def _handle(self, operation: Operation) -> None:
         """Handle an operation other than a message."""
+        kept = self._final_error
+        if kept is not None and not isinstance(operation, ErrorLine):
+            # The server goes on after an error that is not known here, so it explains no later end.
+            self._final_error = None
+            self._events.error(kept)
         if isinstance(operation, Ping):
             self._writer.pong()
         elif isinstance(operation, Pong):

@@ -199,6 +199,22 @@ def test_a_server_that_ends_the_link_is_asked_again(words, kind):
         nc.close()
 
 
+def test_an_error_after_which_a_server_goes_on():
+    """An error that is not known is reported, and is not the reason of a later end."""
+    diary = EventLog()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
+        peer = listener.take()
+        peer.send(b"-ERR 'A Warning Of A Newer Server'\r\nPING\r\n")
+        assert str(diary.error()) == "A Warning Of A Newer Server"
+        peer.close()
+        lost = diary.event(EventKind.DISCONNECTED)
+        assert isinstance(lost.error, (errors.ConnectionLostError, OSError))
+        assert not isinstance(lost.error, errors.ServerRefusedError)
+        diary.event(EventKind.RECONNECTED)
+        nc.close()
+
+
 def test_discovered_servers_and_lame_ducks():
     """Discovered servers are reported with their URLs, lame duck mode once; not the first INFO."""
     diary = EventLog()
