@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -208,7 +209,16 @@ def test_short_reads_fill_chunks(store):
     assert store.put(small("pieces", 1000), (b"x" for _ in range(1001))).chunks == 2
 
 
-@pytest.mark.parametrize("kind", ["str", "text", "closed", "write-only", "int", "dict"])
+class _later:  # noqa: N801 - as a function of a library for asyncio
+    """What `read` of a file of another library returns: the bytes come later."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    "kind", ["str", "text", "closed", "write-only", "int", "dict", "file of int", "async file"]
+)
 def test_data_that_is_refused(store, stream, tmp_path, kind):
     """What is not bytes is refused before anything is sent."""
     closed = io.BytesIO(b"x")
@@ -221,6 +231,8 @@ def test_data_that_is_refused(store, stream, tmp_path, kind):
             "write-only": out,
             "int": 5,
             "dict": {"a": 1},
+            "file of int": SimpleNamespace(read=lambda _: 5),
+            "async file": SimpleNamespace(read=lambda _: _later()),
         }
         with pytest.raises(errors.InvalidOptionError, match="data="):
             store.put("a", data[kind])

@@ -427,8 +427,9 @@ def _read(file: BinaryIO, size: int) -> bytes:
     piece = file.read(size)
     if piece is None:
         raise errors.InvalidOptionError("data", file, "the file must be in blocking mode")
-    if len(piece) > size:
-        raise errors.InvalidOptionError("data", file, f"read({size}) returned {len(piece)} bytes")
+    found = _view(piece).nbytes
+    if found > size:
+        raise errors.InvalidOptionError("data", file, f"read({size}) returned {found} bytes")
     return piece
 
 
