@@ -124,6 +124,17 @@ def test_saving_again_keeps_what_is_not_said(home):
     assert fields["added_in_2030"] == [1]
 
 
+def test_a_linked_file_is_changed_where_it_is(home, tmp_path):
+    """A context that a symbolic link points to has no second copy with an old login."""
+    home("add", "prod", "--password", "old").ok()
+    elsewhere = home.file("prod").rename(tmp_path / "shared.json")
+    home.file("prod").symlink_to(elsewhere)
+    home("save", "prod", "--password", "new").ok()
+    assert home.file("prod").readlink() == elsewhere
+    assert json.loads(elsewhere.read_text())["password"] == "new"
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o600
+
+
 def test_listing(home):
     """The list marks the selected one, and shows no secrets."""
     assert home("ls").ok().out == "No contexts defined\n"
@@ -149,6 +160,12 @@ def test_info_hides_secrets(home):
         assert "secret" not in home("info", "a", *args).ok().out
     shown = home("info", "a", "-j", "--show-secrets").ok().json
     assert shown == home.fields("a")
+    more = {"key_of_2030": "secret6", "socks_proxy": "socks5://u:secret7@p:1", "flag_of_2030": True}
+    home.file("a").write_text(json.dumps({**home.fields("a"), **more}))
+    shown = home("info", "a", "-j").ok()
+    assert "secret" not in shown.out
+    assert (shown.json["flag_of_2030"], shown.json["socks_proxy"][-4:]) == (True, "@p:1")
+    home.file("a").write_text(json.dumps({**home.fields("a"), "socks_proxy": ""}))
     everything = home("info", "-j", NATS_CONTEXT="a", NATS_PASSWORD="secret6", NATS_USER="me").ok()
     assert "secret" not in everything.out
 

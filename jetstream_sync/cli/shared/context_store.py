@@ -149,6 +149,8 @@ class Contexts:
         try:
             for directory in (self._file(), path.parent):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A symbolic link stays one: a second copy would keep an old login.
+            path = self._file(os.path.realpath(path))
             # mkstemp creates a file that only its owner can read.
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             try:
@@ -166,7 +168,13 @@ def redacted(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with secrets masked, also those in URLs; a reference to a secret is shown."""
     from ...options import SEED_OR_JWT  # noqa: PLC0415 - its import takes long
 
-    shown = dict(fields)
+    # A field of a newer ``nats`` may be a secret.
+    shown = {
+        key: value if key in KEYS or not value or isinstance(value, (int, float)) else _MASK
+        for key, value in fields.items()
+    }
+    if proxy := shown.get("socks_proxy"):
+        shown["socks_proxy"] = re.sub("[^/]*@", f"{_MASK}@", proxy)
     for key in SECRETS:
         value = shown.get(key)
         # A file of credentials is named by its path.
