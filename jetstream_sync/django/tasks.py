@@ -18,7 +18,7 @@ from .. import errors
 from ..converters import MISFITS
 from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
-from ..workers.call_messages import is_call_id
+from ..workers.call_messages import call_id, is_call_id
 from ..workers.call_records import CallRecord, CallStatus, FlowPlace, new_record
 from ..workers.calls import (
     URGENT,
@@ -26,7 +26,6 @@ from ..workers.calls import (
     CallQueue,
     NewCall,
     TaskState,
-    call_id,
     encoded_value,
     sent_record,
 )

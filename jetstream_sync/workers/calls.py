@@ -33,9 +33,9 @@ from ..converters import check_numbers, to_json
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from .call_messages import (
-    SCHEDULE_HEADER,
     CallAddress,
     CallMessage,
+    call_id,
     call_message,
     parked_subject,
     schedule_subject,
@@ -54,7 +54,6 @@ from .errors import (
     misfit,
 )
 from .logs import log, traceback_text
-from .parking import first_stored_ns
 from .resources import Resource, delete_on_subject, has_schedules
 from .steps import PAYLOAD, StepBucket, StepStore, Suspended
 from .tracing import publishing
@@ -97,15 +96,6 @@ def encoded_value(value: object, limit: int) -> bytes:
         text = f"the return value cannot be stored: it has {len(data)} bytes of JSON, at most {limit} fit"
         raise ReturnValueError(text)
     return data
-
-
-def call_id(message: JetStreamMsg) -> str:
-    """Return the id of a call; each message of a schedule is a call of its own."""
-    token = CallAddress(message.subject).token
-    if message.headers is not None and SCHEDULE_HEADER in message.headers:
-        where = message.metadata
-        return f"{token}-{first_stored_ns(message, where.stream, where.timestamp_ns)}"
-    return token
 
 
 class SentCall(NamedTuple):

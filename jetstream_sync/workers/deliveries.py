@@ -54,8 +54,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from .. import errors
 from ..lease_times import LOST_FRACTION, RENEWAL_FRACTION, LeaseTimes
 from ..locks import new_lock
+from .call_messages import parked_attempts
 from .logs import log
-from .parking import parked_attempts
 
 if TYPE_CHECKING:
     from .. import Connection, Headers, JetStreamMsg, Metadata

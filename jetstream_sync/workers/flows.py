@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from .. import errors
 from ..converters import to_json
 from .arguments import converted
+from .call_messages import call_id
 from .call_records import (
     CallEvent,
     CallRecord,
@@ -33,7 +34,6 @@ from .call_records import (
 )
 from .calls import (
     CallStates,
-    call_id,
     encoded_value,
 )
 from .checks import check_option

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 from .. import StorageType, errors
 from ..exact import exact
 from .arguments import Arguments
-from .call_messages import CallAddress, call_message
+from .call_messages import CallAddress, call_id, call_message
 from .call_records import DONE, FlowPlace
 from .calls import (
     URGENT,
@@ -27,7 +27,6 @@ from .calls import (
     NewCall,
     SentCall,
     TaskState,
-    call_id,
     sent_call,
     sent_record,
 )

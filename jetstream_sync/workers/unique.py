@@ -24,8 +24,8 @@ from .. import StreamConfig, errors
 from ..converters import to_json
 from ..net.clock import BackoffDelay, Deadline
 from .arguments import Arguments
-from .call_messages import is_call_id
-from .calls import CallQueue, CallStates, call_id, sent_call
+from .call_messages import call_id, is_call_id
+from .calls import CallQueue, CallStates, sent_call
 from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState
 from .errors import NoCallError, Reject, StateUnknownError

@@ -54,9 +54,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .. import Connection
+    from .eager import EagerCalls
     from .metrics import GaugeSnapshot, Snapshot
     from .option_fields import HandlerFields, QueueFields, TaskFields, WorkerFields
-    from .testing import EagerCalls, Outcome, TestClient
+    from .testing import Outcome, TestClient
 
 #: Options of the connection that differ from the defaults of `connect`.
 _CONNECTION: Final[dict[str, Any]] = {
@@ -773,7 +774,8 @@ class Worker(DefinedWorker):
 
         :meta private:
         """
-        from .testing import EagerCalls, TestClient  # noqa: PLC0415 - for tests only
+        from .eager import EagerCalls  # noqa: PLC0415 - for tests only
+        from .testing import TestClient  # noqa: PLC0415 - for tests only
 
         return EagerCalls(lambda calls: TestClient(self, calls), self.queues.tasks)
 

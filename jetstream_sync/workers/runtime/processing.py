@@ -9,7 +9,7 @@ not in the consumer (ADR-51).
 
 1. The schedule is stored before the message is acknowledged. Its subject is made from the sequence of the
    message: when the acknowledgement is lost, the next delivery replaces it.
-2. Headers carry the number of attempts, and id and time of the first message; see `parking`. A message that
+2. Headers carry the number of attempts, and id and time of the first message; see `call_messages`. A message that
    was not run has used no attempt.
 3. Only work queues: in other streams, other consumers would receive the message again. There, a message is
    returned instead, and the server counts an attempt.
@@ -29,7 +29,19 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from ... import codec, errors
 from ...locks import new_lock
 from ...options import check_returned
-from ..call_messages import SCHEDULE_HEADER, CallAddress, parked_subject
+from ..call_messages import (
+    ATTEMPT_HEADER,
+    ORIGIN_HEADER,
+    SCHEDULE_HEADER,
+    STORED_HEADER,
+    SUBJECT_HEADER,
+    UNFIT_HEADER,
+    CallAddress,
+    first_stored_ns,
+    parked_origin,
+    parked_subject,
+    unfit_since_ns,
+)
 from ..checks import unwrapped
 from ..context import CallProgress, Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterWriter, copied_headers, one_line
@@ -48,16 +60,6 @@ from ..handler import Handler
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import Observer, WorkObserver
-from ..parking import (
-    ATTEMPT_HEADER,
-    ORIGIN_HEADER,
-    STORED_HEADER,
-    SUBJECT_HEADER,
-    UNFIT_HEADER,
-    first_stored_ns,
-    parked_origin,
-    unfit_since_ns,
-)
 from ..retries import MAX_EXTRA_DELIVERIES
 from ..shared_limits import SharedLimit, SharedLimits
 from ..source import Queue, Source, TickRule

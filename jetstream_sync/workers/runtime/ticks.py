@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ... import errors
-from ..call_messages import SCHEDULE_HEADER, CallAddress
-from ..parking import first_stored_ns
+from ..call_messages import SCHEDULE_HEADER, CallAddress, first_stored_ns
 from ..schedules import LEASE_S, LEASES
 from ..source import TickRule
 from ..verdicts import LOST, SKIPPED, Verdict, given_back

@@ -27,10 +27,11 @@ from jetstream_sync.workers.call_records import (
 from jetstream_sync.workers.calls import (
     CallStates,
 )
+from jetstream_sync.workers.eager import MemoryCalls, MemorySteps
 from jetstream_sync.workers.errors import CallEndedError
 from jetstream_sync.workers.flows import Flows
 from jetstream_sync.workers.steps import RunOrder, order_of_run
-from jetstream_sync.workers.testing import MemoryCalls, TestClient, _MemorySteps, _RecordedMsg
+from jetstream_sync.workers.testing import TestClient, _RecordedMsg
 
 #: No schedule of the model takes more operations.
 MOST_OPERATIONS = 4000
@@ -85,7 +86,7 @@ class World:
         return [item for item in self.messages.values() if not item.is_held and item.waits is None]
 
 
-class ModelSteps(_MemorySteps):
+class ModelSteps(MemorySteps):
     """Steps whose operations are those of the model."""
 
     def __init__(self, world: World) -> None:

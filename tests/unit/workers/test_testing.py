@@ -19,7 +19,8 @@ from jetstream_sync.workers import (
     Retry,
     Worker,
 )
-from jetstream_sync.workers.testing import MemoryCalls, TestClient
+from jetstream_sync.workers.eager import MemoryCalls
+from jetstream_sync.workers.testing import TestClient
 
 RETRY = Backoff(first=2.0, factor=3.0, jitter=0.0, attempts=3)
 
