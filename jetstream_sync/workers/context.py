@@ -166,7 +166,8 @@ class Context:
         The number of the attempt, from 1.
 
         It is the number of the delivery, so crashes and returned messages count, plus the retries in place, and
-        the attempts before the message was parked.
+        the attempts before the message was parked. A call of a task without ``key`` that is returned without a
+        run uses no attempt, if it can wait in the stream.
         """
         return self._delivery.attempt
 

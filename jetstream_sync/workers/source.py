@@ -239,6 +239,11 @@ class Source(SourceOptions):
         return self.exclusive or self.group is not None
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether a message keeps its place in the stream; true unless it is a call without a key."""
+        return True
+
+    @property
     def ahead(self) -> int:
         """The number of messages to receive ahead, at least."""
         return (self.max_messages or self.concurrency) if self.prefetch is None else self.prefetch
@@ -309,6 +314,11 @@ class Queue(Source):
     """The program to which the consumer belongs."""
     urgent: bool = field(repr=False, default=False)
     """Whether it has the urgent calls of another queue."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """As `Source.is_ordered`."""
+        return self.key is not None or self.is_pinned
 
     @property
     def works(self) -> Sequence[Work]:

@@ -125,8 +125,13 @@ def not_buried(failure: BaseException, attempt: int, retry: Backoff) -> Verdict:
 
 
 def given_back(delay: float = 0.0) -> Verdict:
-    """Return the verdict for a message that this process does not start, because it stops, or another one is idle."""
+    """Return the verdict for a message that goes back to the server, which counts the next delivery as an attempt."""
     return Verdict(VerdictAction.RETURN, "given_back", delay)
+
+
+def not_started(source: Source) -> Verdict:
+    """Return the verdict for a message that this process does not start, because it stops, or another one is idle."""
+    return given_back() if source.is_ordered else postponed(0.0)
 
 
 def postponed(delay: float, unfit: str = "") -> Verdict:

@@ -1,13 +1,22 @@
-"""Retries with long delays, which wait in the stream."""
+"""Retries with long delays, and calls that a worker gives back, which wait in the stream."""
 
 from __future__ import annotations
+
+import threading
+from collections import defaultdict
 
 import pytest
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until
-from fixtures.worker import dead_letters, is_settled, running
+from fixtures.worker import FAST, RunningWorker, dead_letters, is_settled, running
 
-from jetstream_sync import InvalidOptionError, JetStream, RetentionPolicy, Stream
+from jetstream_sync import (
+    InvalidOptionError,
+    JetStream,
+    RetentionPolicy,
+    Stream,
+    shared_connection,
+)
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 
 SLOW = Backoff(first=1.2, factor=1.0, maximum=1.2, jitter=0.0, attempts=3)
@@ -183,3 +192,74 @@ def test_parking_needs_a_work_queue_with_schedules(stream, nats_server):
             worker.handler(stream="S", consumer="D", park_after=60 if options else 0, **options)(
                 print
             )
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"limit": "one"}, {"key": lambda _: "same"}],
+    ids=["plain", "limit", "key"],
+)
+def test_calls_that_a_stop_gives_back_keep_their_attempts(js, nats_server, caplog, options):
+    """As often as they wait in a worker that stops; those with a key stay in the consumer, which counts them."""
+    caplog.set_level("INFO", logger="jetstream_sync.worker")
+    goes_on, fails = threading.Event(), threading.Event()
+    attempts: dict[int, list[int]] = defaultdict(list)
+    is_ordered = "key" in options
+
+    def worker() -> Worker:
+        found = Worker(
+            nats_server.url, name="stops", program="tests", dead_letters="DEAD", drain_timeout=4.0
+        )
+        found.limit("one", 1)
+        found.queue("default", concurrency=2 if "limit" in options else 1, prefetch=10, **options)
+
+        @found.task(name="work", retry=FAST)
+        def work(number: int, ctx: Context) -> None:
+            attempts[number].append(ctx.attempt)
+            if fails.is_set():
+                raise ValueError(number)
+            goes_on.wait(60)
+
+        return found
+
+    def stop_one(left: int) -> None:
+        """Run a worker that ends one call, and gives the others back."""
+        caplog.clear()
+        goes_on.clear()
+        run = RunningWorker(worker())
+        wait_until(lambda: len(attempts) == 8 - left)
+        consumer = stream.get_consumer("tasks-stops-default")
+        wait_until(lambda: consumer.info().num_ack_pending == left)
+        run.worker.stop()
+        if is_ordered:
+            wait_until(lambda: "returned without a start" in caplog.text, 20)
+        else:  # the others wait in the stream
+            wait_until(lambda: consumer.info().num_ack_pending == 1, 20)
+        goes_on.set()
+        assert run.ended() == 0
+
+    work = worker().queues.tasks["work"]
+    for number in range(7):
+        work.delay(number)
+    shared_connection(nats_server.url, name="stops").close()
+    stream = js.get_stream("TASKS")
+    if is_ordered:
+        for left in (7, 6):
+            stop_one(left)
+        assert list(attempts.values()) == [[1], [2]]
+        return
+    for left in (7, 6, 5, 4):
+        stop_one(left)
+    # Each call of these ran once, and the others were held by all workers.
+    assert stream.info().state.messages == 3
+    assert set(map(tuple, attempts.values())) == {(1,)}
+    others = set(range(7)) - attempts.keys()
+    fails.set()
+    with running(worker()):
+        wait_until(lambda: dead_letters(js) == len(others), 20)
+        wait_until(lambda: stream.info().state.messages == 0)
+    assert {tuple(attempts[number]) for number in others} == {(1, 2, 3)}
+    dead = js.get_stream("DEAD")
+    letters = [dead.get_msg(seq).headers["Dead-Attempts"] for seq in (1, 2, 3)]
+    assert letters == ["3"] * 3

@@ -90,8 +90,9 @@ P = ParamSpec("P")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
-#: Timeout of parking a message, in seconds.
+#: Timeout of parking a message, in seconds, and of giving back those that are not started.
 _PARK_TIMEOUT_S: Final = 5.0
+GIVE_BACK_S: Final = 1.0
 #: Shortest interval at which the progress of a run is stored, in seconds.
 _PROGRESS_S: Final = 1.0
 #: Number of returned messages that are remembered, see `Returned`.
@@ -355,7 +356,7 @@ class Outcomes:
                 at=at,
                 headers=headers,
                 msg_id=f"parked:{message_id}:{where.stream_seq}:{delivery.attempt}",
-                timeout=_PARK_TIMEOUT_S,
+                timeout=_PARK_TIMEOUT_S if verdict.delay else GIVE_BACK_S,
             )
         except errors.Error as error:
             text = "%s: %r is not parked, it waits in the consumer: %s"
@@ -768,7 +769,7 @@ class Router(Outcomes):
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
         }
-        self._ticks = Ticks(shared.js, queue.stream, queue.ticks, shared.is_stopping)
+        self._ticks = Ticks(shared.js, queue, shared.is_stopping)
 
     def resume_with(self, run_again: Callable[[LeasedMessage], object]) -> None:
         """Set the function that has a thread process a delivery again."""

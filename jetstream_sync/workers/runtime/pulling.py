@@ -43,7 +43,7 @@ from ..limits import CircuitBreaker
 from ..logs import log
 from ..source import Source, acceptor
 from .consumers import WorkerConsumer
-from .processing import Processor, Router, Shared
+from .processing import GIVE_BACK_S, Processor, Router, Shared
 
 if TYPE_CHECKING:
     from ... import JetStream, JetStreamMsg, MessageIterator, PriorityOptions
@@ -558,8 +558,13 @@ class Puller:
             more = self.requests.next()
         self.requests.send(more)
         if not added:
-            for delivery in run:
-                self._give_back(delivery)
+            self._give_all_back(run)
+
+    def _give_all_back(self, deliveries: Sequence[LeasedMessage]) -> None:
+        """Return messages that were not started; calls keep their attempts, unless the server is slow."""
+        parking = Deadline(GIVE_BACK_S)  # a request for each
+        for delivery in deliveries:
+            self._give_back(delivery, 0.0 if parking.expired() else None)
 
     def return_stale(self) -> bool:
         """
@@ -581,8 +586,7 @@ class Puller:
             if self._consumer.read().num_waiting > own:
                 with self._held.lock:
                     stale = self._held.take_stale(self.requests.window.slots, now - STALE_S)
-                for delivery in stale:
-                    self._give_back(delivery)
+                self._give_all_back(stale)
         return True
 
     def return_waiting(self) -> int:
@@ -591,8 +595,7 @@ class Puller:
             waiting = self._held.clear()
             more = self.requests.next()
         self.requests.send(more)
-        for delivery in waiting:
-            self._give_back(delivery)
+        self._give_all_back(waiting)
         return len(waiting)
 
     def _lost_pin(self) -> None:

@@ -29,7 +29,7 @@ from ..limits import Gate
 from ..logs import log
 from ..observer import Observer
 from ..source import Queue, Source
-from ..verdicts import given_back
+from ..verdicts import given_back, not_started
 from .consumers import WorkerConsumer
 from .processing import Processor, Router, Shared
 from .pulling import HeldMessages, Phase, Puller, PullRequests
@@ -280,8 +280,10 @@ class Runner:
         if not added:
             self._give_back(again)
 
-    def _give_back(self, delivery: LeasedMessage, delay: float = 0) -> None:
-        self.processor.perform(delivery, given_back(delay))
+    def _give_back(self, delivery: LeasedMessage, delay: float | None = None) -> None:
+        """Return a message after a delay; ``None``: it was not started, and a call keeps its attempts."""
+        verdict = not_started(self.source) if delay is None else given_back(delay)
+        self.processor.perform(delivery, verdict)
 
     # --- handling -------------------------------------------------------------------------------
 
@@ -361,7 +363,7 @@ class Runner:
         """Run the handler for a failed message until that is settled, or interrupted; return as `Processor.process`."""
         while delivery.retry_in is not None:
             if self.puller.interrupted.wait(delivery.retry_in):
-                self._give_back(delivery)
+                self._give_back(delivery, 0.0)
                 break
             delivery.retry_in = None
             delivery.attempt += 1

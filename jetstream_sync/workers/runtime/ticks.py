@@ -16,15 +16,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ... import errors
 from ..call_messages import SCHEDULE_HEADER, CallAddress, first_stored_ns
 from ..schedules import LEASE_S, LEASES
-from ..source import TickRule
-from ..verdicts import LOST, SKIPPED, Verdict, given_back
+from ..source import Queue, TickRule
+from ..verdicts import LOST, SKIPPED, Verdict, not_started
 
 if TYPE_CHECKING:
     from ... import KeyValue, Lock, Stream
@@ -41,22 +41,14 @@ class Ticks:
 
     Args:
         js: the JetStream context of the worker.
-        stream: the name of the stream of the queue.
-        rules: the rules by the last two tokens of the subjects of the ticks.
+        queue: the queue.
         is_stopping: returns whether the worker is stopping.
 
     """
 
-    def __init__(
-        self,
-        js: Publishing,
-        stream: str,
-        rules: Mapping[tuple[str, str], TickRule],
-        is_stopping: Callable[[], bool],
-    ) -> None:
+    def __init__(self, js: Publishing, queue: Queue, is_stopping: Callable[[], bool]) -> None:
         self._js = js
-        self._stream_name = stream
-        self._rules = rules
+        self._queue = queue
         self._is_stopping = is_stopping
         self._stream: Stream | None = None
         self._bucket: KeyValue | None = None
@@ -65,10 +57,10 @@ class Ticks:
 
     def rule_of(self, delivery: LeasedMessage, task: str) -> TickRule | None:
         """Return the rule of a call of a task that a schedule has made; ``None``: there is none here."""
-        if not self._rules:
+        if not self._queue.ticks:
             return None
         msg = delivery.msg
-        found = self._rules.get((task, CallAddress(msg.subject).token))
+        found = self._queue.ticks.get((task, CallAddress(msg.subject).token))
         return found if found is not None and SCHEDULE_HEADER in (msg.headers or {}) else None
 
     def admit(self, delivery: LeasedMessage, rule: TickRule) -> tuple[Verdict | None, Lock | None]:
@@ -87,7 +79,7 @@ class Ticks:
             if may_skip:
                 return SKIPPED, None
             if self._is_stopping():
-                return given_back(), None
+                return not_started(self._queue), None
             if delivery.is_lost():
                 return LOST, None
         return None, lease
@@ -97,12 +89,12 @@ class Ticks:
         stored = first_stored_ns(delivery.msg, where.stream, where.timestamp_ns)
         if self._newest.get(subject, 0) <= stored:
             if self._stream is None:
-                self._stream = self._js.get_stream(self._stream_name)
+                self._stream = self._js.get_stream(self._queue.stream)
             try:
                 last = self._stream.get_msg(last_by_subject=subject, consistent=True)
             except errors.MessageNotFoundError:
                 return False
-            self._newest[subject] = first_stored_ns(last, self._stream_name, last.time_ns)
+            self._newest[subject] = first_stored_ns(last, self._queue.stream, last.time_ns)
         return self._newest[subject] > stored
 
     def _lease(self, subject: str) -> Lock:
