@@ -157,12 +157,6 @@ class KeyValueConfig(BucketConfig):
         check_bucket(self.bucket)
         if self.mirror is not None:
             self._refuse_set("cannot be combined with mirror", "sources", "limit_marker_ttl")
-        for source in self.sources or ():
-            self._refuse_if(
-                bool(source.filter_subject),
-                "sources",
-                "use subject_transforms instead of filter_subject",
-            )
 
 
 def _prefixed(name: str) -> str:
@@ -172,6 +166,9 @@ def _prefixed(name: str) -> str:
 def _source(source: StreamSource, bucket: str) -> StreamSource:
     if source.subject_transforms:
         return source  # ADR-57: not changed at all
+    if source.filter_subject:
+        rule = "use subject_transforms instead of filter_subject"
+        raise errors.InvalidOptionError("sources", source, rule)
     name = _prefixed(source.name)
     origin = name.removeprefix(KV_PREFIX)
     if source.external is not None and origin == bucket:
@@ -180,8 +177,10 @@ def _source(source: StreamSource, bucket: str) -> StreamSource:
     return replace(source, name=name, subject_transforms=[transform])
 
 
-def _given_fields(config: KeyValueConfig) -> dict[str, Any]:
-    """Return the fields of a stream config for the set fields of a bucket config."""
+def _given_fields(
+    config: KeyValueConfig, known: Sequence[StreamSource] | None = None
+) -> dict[str, Any]:
+    """Return the fields of a stream config for the set fields of a bucket config; ``known``: the present sources."""
     fields = config.stream_fields()
     if "max_age" in fields:
         fields["duplicate_window"] = duplicate_window(fields["max_age"])
@@ -194,7 +193,10 @@ def _given_fields(config: KeyValueConfig) -> dict[str, Any]:
         own["subject_delete_marker_ttl"] = config.limit_marker_ttl
         own["allow_msg_ttl"] = True if config.limit_marker_ttl else None
     if config.sources is not None:
-        own["sources"] = [_source(source, config.bucket) for source in config.sources]
+        own["sources"] = [
+            source if source in (known or ()) else _source(source, config.bucket)
+            for source in config.sources
+        ]
     if config.extra:
         own["extra"] = config.extra
     return fields | {name: value for name, value in own.items() if value is not None}
@@ -232,7 +234,7 @@ def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> Stre
         raise errors.InvalidOptionError(
             "mirror", config.mirror, "the bucket exists and is not a mirror"
         )
-    fields = _given_fields(config)
+    fields = _given_fields(config, current.sources)
     return replace(current, **fields | {"extra": {**current.extra, **config.extra}})
 
 
@@ -296,7 +298,7 @@ class KeyValueStatus(Frozen):
     def config(self) -> KeyValueConfig:
         """The configuration; change it with `dataclasses.replace`, and pass it to an update."""
         stream = self.info.config
-        made = KeyValueConfig(
+        return KeyValueConfig(
             **shared_fields(stream),
             bucket=self.bucket if is_bucket_name(self.bucket) else "_",
             max_value_size=stream.max_msg_size,
@@ -304,5 +306,5 @@ class KeyValueStatus(Frozen):
             limit_marker_ttl=self.limit_marker_ttl,
             republish=stream.republish,
             mirror=stream.mirror,
+            sources=stream.sources or None,
         )
-        return replace(made, sources=stream.sources) if stream.sources else made

@@ -26,6 +26,7 @@ from ..subjects import (
     check_bucket,
     chunk_subject,
     fits_request,
+    is_bucket_name,
     subjects_overlap,
 )
 from .enums import DiscardPolicy, StorageType, StoreCompression
@@ -197,7 +198,8 @@ class ObjectStoreStatus(Record):
     @property
     def config(self) -> ObjectStoreConfig:
         """The configuration; change it with `dataclasses.replace`, and pass it to an update."""
-        return ObjectStoreConfig(**shared_fields(self.stream_info.config), bucket=self.bucket)
+        bucket = self.bucket if is_bucket_name(self.bucket) else "_"
+        return ObjectStoreConfig(**shared_fields(self.stream_info.config), bucket=bucket)
 
 
 # --- names and subjects -------------------------------------------------------------------------

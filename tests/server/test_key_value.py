@@ -62,6 +62,21 @@ def test_an_update_ends_markers_and_sources(js, bucket):
     assert (config.limit_marker_ttl, config.sources, config.description) == (None, None, "d")
 
 
+def test_the_config_of_a_bucket_of_another_client(js, bucket):
+    """What the client would not create can be read, and an update keeps it."""
+    js.create_key_value(bucket=f"{bucket}_O", storage="memory")
+    source = StreamSource(name=f"KV_{bucket}_O", filter_subject=f"$KV.{bucket}_O.a")
+    js.create_stream(name=f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"], sources=[source])
+    config = js.key_value(bucket).status().config
+    assert config.sources == [source]
+    js.update_key_value(replace(config, description="new"))
+    stored = js.get_stream(f"KV_{bucket}").cached_info.config
+    assert (stored.sources, stored.description) == ([source], "new")
+    js.create_stream(name="OBJ_\u00e9", subjects=["$O.e.C.>", "$O.e.M.>"])
+    assert [status.config.bucket for status in js.list_object_stores()] == ["_"]
+    js.delete_stream("OBJ_\u00e9")
+
+
 def test_the_error_for_an_existing_bucket_names_the_fields(js, bucket):
     """A bucket without direct gets, as nats-py makes it, is another one; an update changes it."""
     stream = f"KV_{bucket}"

@@ -161,7 +161,7 @@ def test_config_with_times():
 def test_invalid_configs(fields):
     """The server accepts some of these values; ADR-8 does not."""
     with pytest.raises(InvalidOptionError):
-        KeyValueConfig(bucket="B", **fields)
+        new_stream_config(KeyValueConfig(bucket="B", **fields))
 
 
 def test_config_of_a_mirror():
