@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The header of the messages of a schedule.
 SCHEDULE_HEADER: Final = "Worker-Schedule"
+#: The header of a message that is published again for a dead letter: stream, consumer and sequence of the original.
+REQUEUED_HEADER: Final = "Jsm-Requeued-From"
 #: The header with the revision of the record that the sender has created for the call.
 _REVISION_HEADER: Final = "Worker-Revision"
 #: A revision with this many digits or more is not taken: it may exceed 64 bits.
@@ -36,7 +38,7 @@ _PARKED: Final = "parked"
 #: The last token of the schedule of a later call, and the number of dots in the subject of a call.
 _LATER: Final = "later"
 _DOTS: Final = 4
-#: What follows the token of a schedule in the id of a call that it has made: the time in nanoseconds.
+#: What follows the token in the id of a call that shares its subject: the time in nanoseconds.
 _TICK_END: Final = re.compile("-[0-9]{19}")
 #: The id of a call.
 _ID: Final = re.compile("[-_=/0-9A-Za-z]{1,200}")
@@ -171,10 +173,16 @@ def sent_revision(message: JetStreamMsg) -> int:
     return int(text) if is_number and message.metadata.num_delivered == 1 else 0
 
 
+def shares_subject(message: JetStreamMsg) -> bool:
+    """Return whether several calls have the subject of a message: ticks, or one that failed and was requeued."""
+    headers = message.headers
+    return headers is not None and (SCHEDULE_HEADER in headers or REQUEUED_HEADER in headers)
+
+
 def call_id(message: JetStreamMsg) -> str:
-    """Return the id of a call; each message of a schedule is a call of its own."""
+    """Return the id of a call; each message that shares its subject is a call of its own."""
     token = CallAddress(message.subject).token
-    if message.headers is not None and SCHEDULE_HEADER in message.headers:
+    if shares_subject(message):
         where = message.metadata
         return f"{token}-{first_stored_ns(message, where.stream, where.timestamp_ns)}"
     return token

@@ -15,6 +15,7 @@ from .. import Headers, JetStreamMsg, RetentionPolicy, StorageType, codec, error
 from ..exact import exact
 from ..records import record
 from ..subjects import Metadata, check_publish_subject, fits_request, is_reserved
+from .call_messages import REQUEUED_HEADER
 from .errors import DeadLetterTooLargeError
 
 if TYPE_CHECKING:
@@ -113,8 +114,6 @@ _ADVISORY_KINDS: Final[Mapping[str, Literal["max_deliver", "terminated"]]] = {
 #: has no leader, its messages do not arrive.
 _READ_TIMEOUT_S: Final = 5.0
 _READ_ATTEMPTS: Final = 6
-#: Header with the stream, consumer and sequence of the original.
-_REQUEUED_FROM: Final = "Jsm-Requeued-From"
 
 
 @record
@@ -376,7 +375,8 @@ class DeadLetters:
         """
         Publish the message of a dead letter again, and wait until a stream has stored it.
 
-        It is a new message for every consumer of the subject. It has the headers of the original,
+        It is a new message for every consumer of the subject, and a call of a task is a new one, with the id
+        ``<id>-<time in nanoseconds>`` and all attempts. It has the headers of the original,
         except those that concern one publish, and ``Jsm-Requeued-From`` with the stream, consumer and
         sequence of the original. Its message id is derived from the original: if the result is unknown
         after an error, call this again within the duplicate window of the stream, and nothing is stored
@@ -404,7 +404,7 @@ class DeadLetters:
                 msg.subject, "a dead letter must not call a server API or go to an inbox"
             )
         headers = copied_headers(msg, (*_PUBLISH_HEADERS, *_RETRY_HEADERS))
-        headers[_REQUEUED_FROM] = f"{letter.stream} {letter.consumer} {letter.seq}"
+        headers[REQUEUED_HEADER] = f"{letter.stream} {letter.consumer} {letter.seq}"
         return self._js.publish(
             msg.subject,
             msg.data,

@@ -28,7 +28,7 @@ from jetstream_sync import (
     shared_connection,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Backoff, Context, TaskError, Worker
+from jetstream_sync.workers import Backoff, Context, DeadLetters, TaskError, Worker
 from jetstream_sync.workers.call_messages import CallMessage
 from jetstream_sync.workers.call_records import (
     CallEvent,
@@ -423,6 +423,36 @@ def test_a_message_that_cannot_be_a_call_is_a_dead_letter(nats_server, js, worke
     assert runs == [1]
     assert bucket.get("stored").value == b"of another program"
     assert len(bucket.keys()) == 2
+
+
+@pytest.mark.parametrize("unique", [None, "until_done"])
+def test_a_dead_letter_that_is_requeued_is_a_call_of_its_own(worker, js, unique):
+    """It runs with all attempts, and has its own state; that of the call that has failed stays."""
+    attempts: list[int] = []
+
+    @worker.task(name="bill", results="R", retry=FAST, unique=unique)
+    def bill(number: int, ctx: Context) -> int:
+        attempts.append(ctx.attempt)
+        if len(attempts) < 6:
+            raise ValueError("the bank is closed")
+        return number
+
+    with running(worker):
+        call = bill.delay(17)
+        with pytest.raises(TaskError, match="the bank is closed"):
+            call.get(20 * SCALE)
+        wait_until(lambda: waiting(js, "DEAD") == 1)
+        letters = DeadLetters(js)
+        letters.requeue(*letters.find())
+        wait_until(lambda: len(attempts) == 6)
+        wait_until(lambda: waiting(js) == 0)
+        assert attempts == [1, 2, 3, 1, 2, 3]
+        assert call.status == "FAILED"
+        (again,) = [key for key in js.key_value("R").keys() if key != call.id]  # noqa: SIM118
+        assert again.startswith(f"{call.id}-")
+        assert bill.result_of(again).get(20 * SCALE) == 17
+        assert waiting(js, "DEAD") == 1
+    assert worker.verify() == []
 
 
 #: A call that another program has sent or stored, without its id.

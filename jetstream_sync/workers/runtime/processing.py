@@ -32,7 +32,6 @@ from ...options import check_returned
 from ..call_messages import (
     ATTEMPT_HEADER,
     ORIGIN_HEADER,
-    SCHEDULE_HEADER,
     STORED_HEADER,
     SUBJECT_HEADER,
     UNFIT_HEADER,
@@ -40,6 +39,7 @@ from ..call_messages import (
     first_stored_ns,
     parked_origin,
     parked_subject,
+    shares_subject,
     unfit_since_ns,
 )
 from ..checks import unwrapped
@@ -344,7 +344,7 @@ class Outcomes:
         if unfit:
             headers[UNFIT_HEADER] = str(unfit)
         schedule = parked_subject(where.stream, f"{where.consumer}.{where.stream_seq}")
-        if self._work.is_call and SCHEDULE_HEADER not in headers:
+        if self._work.is_call and not shares_subject(msg):
             # As a later call, which can be found and cancelled.
             schedule = CallAddress(msg.subject).later
         at = datetime.fromtimestamp(now / 1e9, timezone.utc) + timedelta(seconds=verdict.delay)
