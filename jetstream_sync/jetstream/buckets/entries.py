@@ -216,7 +216,8 @@ class KeyValueEntry:
         codec = self._subjects.value_codec
         if codec is None or not self.has_value:
             return self._raw
-        return codec.decode(self._raw)
+        value: bytes = codec.decode(self._raw)
+        return value
 
     @property
     def revision(self) -> int:
