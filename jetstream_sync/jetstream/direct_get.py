@@ -5,7 +5,8 @@
 # additional headers. A batched direct get is one request with many replies, which `ReplyCollector` receives.
 #
 # A reply to a direct get counts only if it proves that the stream has answered: if its ``Nats-Stream`` is the
-# stream. A 404 names no stream, so it proves nothing. Without proof the leader is asked, as without responders.
+# stream. A 404 names no stream, so it proves nothing. Without proof the leader is asked, as without responders, and
+# also for a message whose own header block has no end: the server appends its headers to another client's line.
 
 from __future__ import annotations
 
@@ -161,9 +162,9 @@ def _direct_reply(
             deadline.sooner(_DIRECT_TIMEOUT_S),
             lambda reply: read_direct(reply[HEADER], reply[PAYLOAD]),
         )
-    except (errors.NoRespondersError, errors.MessageNotFoundError):
+    except (errors.NoRespondersError, errors.MessageNotFoundError, errors.InvalidResponseError):
         # The stream does not exist, or does not allow it any more, or a mirror or a replica that is behind
-        # does not have the message.
+        # does not have the message; or its headers are malformed.
         return None
     except errors.TimeoutError:
         if deadline.expired():
@@ -278,10 +279,16 @@ def direct_get_many(
         items.pop()  # it ends them; one alone says why there are none
     if is_unproven(stream, items[0]):
         raise errors.NoRespondersError(route)
-    return [
-        read_direct(block, data, ADDED if _is_of_batch(block) else ()).decoded()
-        for _, _, block, data in items
-    ]
+    messages: list[StoredMsg] = []
+    for _, _, block, data in items:
+        try:
+            reply = read_direct(block, data, ADDED if _is_of_batch(block) else ())
+        except errors.InvalidResponseError as malformed:
+            if not messages:
+                raise errors.NoRespondersError(route) from malformed
+            break
+        messages.append(reply.decoded())
+    return messages
 
 
 def is_unproven(stream: str, reply: RawMessage) -> bool:

@@ -235,7 +235,10 @@ def _page_of(api: APIRequests, route: str, items: list[RawMessage]) -> _Page:
                 f"{route} replied without messages: {end[HEADER]!r}"
             ) from None
         raise refusal(end[HEADER]) from None
-    messages = [read_direct(block, data, ADDED) for _, _, block, data in items]
+    try:
+        messages = [read_direct(block, data, ADDED) for _, _, block, data in items]
+    except errors.InvalidResponseError as malformed:
+        raise errors.NoRespondersError(route) from malformed
     return _Page(messages, left, up_to)
 
 

@@ -1,4 +1,4 @@
-"""Messages of other clients under subjects that no key or object has: patterns, and bytes that are not UTF-8."""
+"""Messages of other clients under subjects that no key or object has, and with headers that no client here sends."""
 
 from __future__ import annotations
 
@@ -106,4 +106,32 @@ def test_a_value_with_an_unknown_reason_of_a_marker_is_kept(js: JetStream) -> No
     assert list(kv.get_many(">")) == ["value"]
     assert kv.purge_deletes(0) == 1
     assert kv["value"] == b"data"
+    js.delete_key_value("FOREIGN")
+
+
+@pytest.mark.parametrize("header", [b"NATS/1.0\r\n", b"none", b"\xff\x00", b"NATS/1.0\r\nA: b"])
+def test_a_header_block_without_an_end(js: JetStream, peer: RawPeer, stream_name, header) -> None:
+    """The server appends its headers of a direct get to it; every read returns the message and those around it."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
+    js.publish(f"{stream_name}.1", b"1")
+    publish(peer, f"{stream_name}.2".encode(), b"2", header)
+    js.publish(f"{stream_name}.3", b"3")
+    assert [stream.get_msg(seq).data for seq in (1, 2, 3)] == [b"1", b"2", b"3"]
+    assert stream.get_msg(last_by_subject=f"{stream_name}.2").data == b"2"
+    found: list[bytes] = []
+    while messages := stream.get_msgs(10, len(found) + 1):
+        found += [message.data for message in messages]
+    assert found == [b"1", b"2", b"3"]
+
+
+@pytest.mark.server(">=2.11")
+def test_a_header_block_without_an_end_among_last_messages(js: JetStream, peer: RawPeer) -> None:
+    """Neither the last messages of a stream nor the values of a bucket fail as a whole."""
+    kv = js.create_key_value(bucket="FOREIGN", storage="memory")
+    kv.put("a", b"1")
+    publish(peer, b"$KV.FOREIGN.b", b"2", b"none")
+    assert {key: entry.value for key, entry in kv.get_many(">").items()} == {"a": b"1", "b": b"2"}
+    assert kv["b"] == b"2"
+    stream = js.get_stream("KV_FOREIGN")
+    assert [message.data for message in stream.get_last_msgs(">")] == [b"1", b"2"]
     js.delete_key_value("FOREIGN")
