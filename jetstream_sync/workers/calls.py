@@ -303,14 +303,15 @@ class CallQueue:
         except (errors.StreamNotFoundError, errors.MessageNotFoundError):
             return False
 
-    def withdraw(self, task: str, call: str) -> bool:
-        """Delete the message of a call; return whether there was one."""
+    def withdraw(self, task: str, call: str, *, later: bool = False) -> bool:
+        """Delete the message of a call, or only that of a ``later`` run; return whether there was one."""
         try:
             stream = self._context().get_stream(self.stream)
         except errors.StreamNotFoundError:
             return False
-        found = self.urgent is not None and self.urgent.withdraw(task, call)
-        for subject in self.address(task, call).both:
+        found = self.urgent is not None and self.urgent.withdraw(task, call, later=later)
+        address = self.address(task, call)
+        for subject in (address.later,) if later else address.both:
             found = delete_on_subject(stream, subject) or found
         return found
 

@@ -339,6 +339,9 @@ class Flows:
         if is_last and place.parent is not None:
             self._member_ended(place.parent, record)
         if place.steps:
+            # A wait that a signal has ended has a message for its timeout, which would begin a call again whose
+            # record has expired by then.
+            self.withdraw(record, later=True)
             self.states(place.results).steps.remove(record.id)
 
     def _member_ended(self, parent: FlowParent, record: CallRecord) -> None:
@@ -429,8 +432,8 @@ class Flows:
         place = _place(record)
         return _placed(following, then=place.then[1:], parent=place.parent, before=place.before + 1)
 
-    def withdraw(self, record: CallRecord) -> None:
-        """Delete the message of a call that is cancelled."""
+    def withdraw(self, record: CallRecord, *, later: bool = False) -> None:
+        """Delete the message of a call that is cancelled, or that of a ``later`` run of one that has ended."""
 
     def tree(self, states: CallStates, call: str) -> CallTree:
         """Return what is stored of a flow, given its last call."""

@@ -475,11 +475,11 @@ class QueueFlows(Flows):
         queue = self._queue(place)
         return queue.has_message(place.handler, record.id, seq)
 
-    def withdraw(self, record: CallRecord) -> None:
-        """Delete the message of a call that is cancelled."""
+    def withdraw(self, record: CallRecord, *, later: bool = False) -> None:
+        """As `Flows.withdraw`."""
         place = record.flow
         assert place is not None
-        self._queue(place).withdraw(place.handler, record.id)
+        self._queue(place).withdraw(place.handler, record.id, later=later)
 
 
 def _buckets_of(task: Task[..., Any]) -> Iterator[str]:

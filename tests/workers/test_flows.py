@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from fixtures.threads import SCALE, wait_until
@@ -209,6 +210,33 @@ def test_a_wait_ends_at_its_timeout(worker, js):
         assert result.get(30 * SCALE) == [7, "timeout"]
         assert late == [False]
         assert_clean(js)
+
+
+def test_a_signal_leaves_no_message_for_the_timeout(worker, js):
+    """It would begin the call again when its record has expired: the effects of its steps would be repeated."""
+    js.create_key_value(KeyValueConfig(bucket="R", ttl=timedelta(seconds=3)))
+    effects: list[int] = []
+
+    @worker.task(name="waits", results="R", steps=True, retry=FAST)
+    def waits(ctx: Context) -> object:
+        ctx.step(lambda: effects.append(1), name="charge")
+        return ctx.wait("paid", 7)
+
+    @worker.task(name="plain", results="R", retry=FAST)
+    def plain() -> None: ...
+
+    with running(worker):
+        result = waits.delay()
+        wait_until(lambda: messages(js, "KV_R-flows") == 3)  # the wait, the step and the payload
+        wait_until(lambda: messages(js) == 1)  # the schedule
+        assert result.signal("paid", 17)
+        assert result.get(20 * SCALE) == 17
+        assert_clean(js)
+        assert worker.verify() == []
+        time.sleep(8)
+        plain.delay().get(20 * SCALE)  # after what would have been sent
+        assert_clean(js)
+    assert effects == [1]
 
 
 def test_a_member_that_fails_raises_where_it_is_gathered(worker, js):
