@@ -92,6 +92,21 @@ class BucketConfig(Record):
         return {name: value for name, value in fields.items() if value is not None}
 
 
+def is_compressed(stream: StreamConfig) -> bool:
+    """Return whether a stream is compressed, also in a way that is not known here."""
+    return (stream.compression or StoreCompression.NONE) != StoreCompression.NONE
+
+
+def changed_fields(config: BucketConfig, current: StreamConfig) -> dict[str, Any]:
+    """Return the fields of a stream config for an update of a bucket; a compression is kept as it is."""
+    fields = config.stream_fields()
+    if config.compression and is_compressed(current):
+        del fields["compression"]
+    if "max_age" in fields:
+        fields["duplicate_window"] = duplicate_window(fields["max_age"])
+    return fields
+
+
 def shared_fields(stream: StreamConfig) -> dict[str, Any]:
     """Return the fields of a `BucketConfig` for the config of its stream, other than the name."""
     return {
@@ -101,7 +116,7 @@ def shared_fields(stream: StreamConfig) -> dict[str, Any]:
         "storage": stream.storage,
         "replicas": stream.num_replicas,
         "placement": stream.placement,
-        "compression": (stream.compression or "none") != StoreCompression.NONE,
+        "compression": is_compressed(stream),
         "metadata": stream.metadata,
     }
 
@@ -177,13 +192,9 @@ def _source(source: StreamSource, bucket: str) -> StreamSource:
     return replace(source, name=name, subject_transforms=[transform])
 
 
-def _given_fields(
-    config: KeyValueConfig, known: Sequence[StreamSource] | None = None
-) -> dict[str, Any]:
-    """Return the fields of a stream config for the set fields of a bucket config; ``known``: the present sources."""
-    fields = config.stream_fields()
-    if "max_age" in fields:
-        fields["duplicate_window"] = duplicate_window(fields["max_age"])
+def _given_fields(config: KeyValueConfig, current: StreamConfig) -> dict[str, Any]:
+    """Return the fields of a stream config for the set fields of a bucket config."""
+    fields, known = changed_fields(config, current), current.sources or ()
     own: dict[str, Any] = {
         "max_msg_size": config.max_value_size,
         "max_msgs_per_subject": config.history,
@@ -194,7 +205,7 @@ def _given_fields(
         own["allow_msg_ttl"] = True if config.limit_marker_ttl else None
     if config.sources is not None:
         own["sources"] = [
-            source if source in (known or ()) else _source(source, config.bucket)
+            source if source in known else _source(source, config.bucket)
             for source in config.sources
         ]
     if config.extra:
@@ -225,7 +236,7 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
     else:
         fields["mirror"] = replace(config.mirror, name=_prefixed(config.mirror.name))
         fields["mirror_direct"] = True
-    return StreamConfig(**(fields | _given_fields(config)))
+    return StreamConfig(**(fields | _given_fields(config, StreamConfig(name=fields["name"]))))
 
 
 def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> StreamConfig:
@@ -234,7 +245,7 @@ def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> Stre
         raise errors.InvalidOptionError(
             "mirror", config.mirror, "the bucket exists and is not a mirror"
         )
-    fields = _given_fields(config, current.sources)
+    fields = _given_fields(config, current)
     return replace(current, **fields | {"extra": {**current.extra, **config.extra}})
 
 
@@ -292,7 +303,7 @@ class KeyValueStatus(Frozen):
     @property
     def is_compressed(self) -> bool:
         """Whether the storage is compressed."""
-        return (self.info.config.compression or "none") != StoreCompression.NONE
+        return is_compressed(self.info.config)
 
     @property
     def config(self) -> KeyValueConfig:

@@ -29,9 +29,9 @@ from ..subjects import (
     is_bucket_name,
     subjects_overlap,
 )
-from .enums import DiscardPolicy, StorageType, StoreCompression
-from .key_value import BucketConfig, shared_fields
-from .stream import StreamConfig, StreamInfo, duplicate_window
+from .enums import DiscardPolicy, StorageType
+from .key_value import BucketConfig, changed_fields, is_compressed, shared_fields
+from .stream import StreamConfig, StreamInfo
 
 if TYPE_CHECKING:
     import hashlib
@@ -351,9 +351,7 @@ def stream_config(config: ObjectStoreConfig) -> StreamConfig:
 
 def update_config(current: StreamConfig, config: ObjectStoreConfig) -> StreamConfig:
     """Return the config of a bucket's stream with the set fields of a bucket config."""
-    fields = config.stream_fields()
-    if "max_age" in fields:
-        fields["duplicate_window"] = duplicate_window(fields["max_age"])
+    fields = changed_fields(config, current)
     return replace(current, **fields, extra={**current.extra, **config.extra})
 
 
@@ -368,7 +366,7 @@ def status_of(info: StreamInfo) -> ObjectStoreStatus:
         bucket=name.removeprefix(OBJECT_PREFIX),
         size=info.state.bytes,
         sealed=bool(config.sealed),
-        is_compressed=config.compression == StoreCompression.S2,
+        is_compressed=is_compressed(config),
         replicas=config.num_replicas or 1,
         storage=config.storage or StorageType.FILE,
         description=config.description,

@@ -17,12 +17,17 @@ from jetstream_sync import (
     KeyValueConfig,
     KeyValueEntry,
     KeyValueOperation,
+    KeyValueStatus,
+    ObjectStoreConfig,
     PathKeys,
     StreamConfig,
+    StreamInfo,
     StreamSource,
     SubjectTransform,
 )
 from jetstream_sync.api.key_value import is_bucket, new_stream_config, updated_stream_config
+from jetstream_sync.api.object_store import status_of, update_config
+from jetstream_sync.codec import decode
 from jetstream_sync.durations import duration_from_text
 from jetstream_sync.jetstream.buckets.entries import BucketSubjects
 from jetstream_sync.subjects import (
@@ -204,6 +209,23 @@ def test_config_of_a_bucket_with_sources():
         StreamSource(name="X", subject_transforms=[transform]),
         StreamSource(name="KV_B", external=external),
     ]
+
+
+def test_a_compression_of_a_newer_server_is_kept():
+    """It counts as one, and an update neither replaces it by the known one nor ends it unasked."""
+    reply = {"name": "KV_B", "subjects": ["$KV.B.>"], "compression": "zstd"}
+    current = decode(StreamConfig, reply)
+    for update, config in (
+        (updated_stream_config, KeyValueConfig),
+        (update_config, ObjectStoreConfig),
+    ):
+        assert update(current, config(bucket="B", compression=True)).compression == "zstd"
+        assert update(current, config(bucket="B", description="new")).compression == "zstd"
+        assert update(current, config(bucket="B", compression=False)).compression == "none"
+    info = {"config": reply, "created": "2030-01-01T00:00:00Z"}
+    assert KeyValueStatus(decode(StreamInfo, info)).is_compressed
+    info["config"] = {**reply, "name": "OBJ_B"}
+    assert status_of(decode(StreamInfo, info)).is_compressed
 
 
 def test_an_update_changes_the_given_fields_only():
