@@ -150,7 +150,8 @@ def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timede
         if part.start() != end or name not in units or not (whole or fraction):
             break
         end = part.end()
-        ns += int(whole + fraction) * units[name] // 10 ** len(fraction)
+        # Rounded up, since 0 often means no limit.
+        ns -= -int(whole + fraction) * units[name] // 10 ** len(fraction)
     if not text or end != len(text):
         raise ValueError(f"{text!r} is not a duration such as 1m30s")
     if ns > _MAX_NS:

@@ -55,7 +55,7 @@ _UNITS: Final = {
 }
 #: The longest wait, in seconds; larger values overflow some clocks.
 _MAX_WAIT_S: Final = 100 * 365 * 86_400.0
-_NO_LIMIT: Final = frozenset({"-1", "0", "unlimited", "none", ""})
+_NO_LIMIT: Final = frozenset({"-1", "0", "unlimited", "none"})
 
 
 def parse_limited_size(text: str) -> int:

@@ -62,6 +62,14 @@ def test_no_limit(text):
     assert parse_limited_duration(text) == timedelta(0)
 
 
+@pytest.mark.parametrize("parse", [parse_limited_size, parse_limit, parse_limited_duration])
+def test_an_empty_text_is_not_no_limit(parse):
+    """A variable of a script that is not set removes no limit, and neither does a fraction of a nanosecond."""
+    with pytest.raises(ValueError, match="invalid"):
+        parse("")
+    assert parse_limited_duration("0.1ns") == timedelta(microseconds=1)
+
+
 def test_numbers_may_have_separators():
     """A number may be pasted as it is shown."""
     assert parse_limit("1,000,001") == 1_000_001
