@@ -606,7 +606,8 @@ class KeyValue(ForeignNames):
 
         A value that is written meanwhile is not removed. One timeout holds for the call, which can be repeated. It
         purges by subject, which consumers that acknowledge could lose messages by; watches and replicas do not. What
-        other clients have deleted under a key with wildcards or control characters stays.
+        other clients have deleted under a key with wildcards or control characters stays. Of a mirror, it removes the
+        copies: the origin keeps its history and markers.
 
         Args:
             older_than: seconds since the deletion after which its marker is removed, too; 0: all markers.
