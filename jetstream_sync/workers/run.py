@@ -134,6 +134,7 @@ class WorkerRun:
             on_change=lambda: events.put(RunEvent(RunEventKind.CHANGED)),
             on_thread_end=worker.on_thread_end,
             has_committed=worker.has_committed,
+            create_missing=self._create_missing,
             process_setup=worker.process_setup,
             limits={name: Limit(count) for name, count in worker.limits.items()},
             shared_limits=SharedLimits(nc.jetstream(timeout=_LIMITS_S), self._create_missing),

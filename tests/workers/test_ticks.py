@@ -143,6 +143,22 @@ def test_runs_of_a_schedule_do_not_overlap(worker, nats_server):
     assert most["alone"] == 1
 
 
+def test_ticks_go_on_after_their_leases_were_deleted(worker, js):
+    """The worker creates the bucket again."""
+    runs: list[int] = []
+
+    @worker.task(name="often", every=1)
+    def often() -> None:
+        runs.append(1)
+
+    with running(worker):
+        wait_until(lambda: runs, 20)
+        js.delete_stream("KV_TASK_LEASES")
+        before = len(runs)
+        wait_until(lambda: len(runs) > before + 2, 30)
+        assert "KV_TASK_LEASES" in js.stream_names()
+
+
 def test_ticks_that_must_not_be_skipped_wait_for_each_other(worker, js):
     """With ``missed="all"``, all ticks run, one at a time."""
     lock = threading.Lock()

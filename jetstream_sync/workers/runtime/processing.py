@@ -114,6 +114,8 @@ class Parts:
     """Called with an error that must end the worker."""
     has_committed: Callable[[Context], bool]
     """As `Worker.has_committed`."""
+    create_missing: Callable[[], object] = lambda: None
+    """Creates the streams and buckets that do not exist, unless the worker must not."""
     has_peers: bool = True
     """Whether processes of other versions may take what does not fit this one."""
     soft_timeouts: SoftTimeouts = field(default_factory=SoftTimeouts)
@@ -769,7 +771,7 @@ class Router(Outcomes):
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
         }
-        self._ticks = Ticks(shared.js, queue, shared.is_stopping)
+        self._ticks = Ticks(shared.js, queue, shared.is_stopping, shared.create_missing)
 
     def resume_with(self, run_again: Callable[[LeasedMessage], object]) -> None:
         """Set the function that has a thread process a delivery again."""

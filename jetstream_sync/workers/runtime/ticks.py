@@ -43,13 +43,21 @@ class Ticks:
         js: the JetStream context of the worker.
         queue: the queue.
         is_stopping: returns whether the worker is stopping.
+        create_missing: creates the bucket of the leases, which may be deleted at any time.
 
     """
 
-    def __init__(self, js: Publishing, queue: Queue, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        js: Publishing,
+        queue: Queue,
+        is_stopping: Callable[[], bool],
+        create_missing: Callable[[], object],
+    ) -> None:
         self._js = js
         self._queue = queue
         self._is_stopping = is_stopping
+        self._create_missing = create_missing
         self._stream: Stream | None = None
         self._bucket: KeyValue | None = None
         # When the newest known tick of a subject was stored. Sequences repeat in a stream that is restored.
@@ -75,13 +83,17 @@ class Ticks:
         if rule.overlap:
             return None, None
         lease = self._lease(delivery.msg.subject)
-        while not lease.acquire(0 if may_skip else _WAIT_S):
-            if may_skip:
-                return SKIPPED, None
-            if self._is_stopping():
-                return not_started(self._queue), None
-            if delivery.is_lost():
-                return LOST, None
+        try:
+            while not lease.acquire(0 if may_skip else _WAIT_S):
+                if may_skip:
+                    return SKIPPED, None
+                if self._is_stopping():
+                    return not_started(self._queue), None
+                if delivery.is_lost():
+                    return LOST, None
+        except (errors.NoStreamResponseError, errors.StreamNotFoundError):
+            self._bucket = None  # it is created again for the next attempt
+            raise
         return None, lease
 
     def _has_newer(self, delivery: LeasedMessage) -> bool:
@@ -99,6 +111,10 @@ class Ticks:
 
     def _lease(self, subject: str) -> Lock:
         if self._bucket is None:
-            self._bucket = self._js.key_value(LEASES.bucket)
+            try:
+                self._bucket = self._js.key_value(LEASES.bucket)
+            except errors.BucketNotFoundError:
+                self._create_missing()
+                self._bucket = self._js.key_value(LEASES.bucket)
         # The name of a worker may have letters that a key must not have.
         return self._bucket.lock(quote(subject, safe="").replace("%", "="), ttl=LEASE_S)
