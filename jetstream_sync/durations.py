@@ -302,4 +302,4 @@ def size_from_text(text: str) -> int:
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 message``, ``1,000 messages``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{exact(number):,} {noun}{'' if number == 1 else 's'}"

@@ -582,7 +582,9 @@ def test_a_stream_that_was_missing_and_restored_is_read_from_its_start(js, strea
     busy, lost = Restorable(js, f"{stream_name}_A"), Restorable(js, f"{stream_name}_B")
     fill(js, f"{lost.name}.a", 5)
     names = f"{busy.name},{lost.name}"
-    query = planner.query(names, startingOffsets="earliest", failOnDataLoss="false")
+    # Both are asked at each trigger, however long it takes until a message is noticed.
+    options = {"failOnDataLoss": "false", "minPollInterval": "0s"}
+    query = planner.query(names, startingOffsets="earliest", **options)
     offset = step(query, query.initial())
     js.delete_stream(lost.name)
     fill(js, f"{busy.name}.a", 5)
