@@ -166,12 +166,18 @@ class Arguments:
                 return False
         return True
 
-    def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as JSON has them, with which a worker can call the function."""
+    def check(
+        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, follows: bool = False
+    ) -> dict[str, Any]:
+        """
+        Return the arguments as JSON has them, with which a worker can call the function.
+
+        ``follows``: those after the first one, which is the value of another call.
+        """
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, Mapping):
             rule = "'args' must be a list or tuple, and 'kwargs' a mapping"
             raise TaskArgumentsError(f"task {task}: {rule}")
-        if self._is_kept(args, kwargs):
+        if not follows and self._is_kept(args, kwargs):
             return {"args": list(args), "kwargs": dict(kwargs)}
         try:
             sent = {"args": args, "kwargs": kwargs}
@@ -181,8 +187,11 @@ class Arguments:
             received: dict[str, Any] = codec.loads(data)
         except MISFITS as error:
             raise TaskArgumentsError(f"task {task}: the arguments are not JSON: {error}") from error
-        bound = self.bind(task, received["args"], received["kwargs"]).arguments
-        for name, value in self._sent.bind(*args, **kwargs).arguments.items():
+        first = (None,) if follows else ()
+        values = [*first, *received["args"]]
+        bound = self.bind(task, values, received["kwargs"], follows=follows).arguments
+        given = self._sent.bind(*first, *args, **kwargs).arguments
+        for name, value in [*given.items()][len(first) :]:
             if not self._arrives(name, bound[name], value):
                 kind = type(value).__name__
                 rule = (
@@ -221,31 +230,21 @@ class Arguments:
             and self._required <= {*list(self._sent.parameters)[: len(args)], *kwargs}
         )
 
-    def check_following(
-        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the arguments after the first one, which is the value of another call, as JSON has them."""
-        try:
-            self._sent.bind(None, *args, **kwargs)
-            sent = {"args": list(args), "kwargs": dict(kwargs)}
-            check_numbers(sent)
-            received: dict[str, Any] = codec.loads(to_json(sent))
-        except MISFITS as error:
-            raise TaskArgumentsError(f"task {task}: {error}") from error
-        return received
-
     def bind(
         self,
         task: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         context: Context | None = None,
+        *,
+        follows: bool = False,
     ) -> inspect.BoundArguments:
-        """Return the arguments of a call; raises `TaskArgumentsError` if they do not fit."""
+        """Return the arguments of a call; raises `TaskArgumentsError` if they do not fit. ``follows``: as `check`."""
         where = f"task {task}"
         try:
             found = self._sent.bind(*args, **kwargs).arguments
-            for name in found.keys() & self._converters.keys():
+            names = found.keys() & self._converters.keys()
+            for name in names.difference([*found][:1]) if follows else names:
                 where = f"task {task}, argument {name!r}"
                 found[name] = self._converted(name, found[name])
         except MISFITS as error:

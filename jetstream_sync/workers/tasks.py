@@ -450,7 +450,7 @@ class Task(Generic[P, R]):
         if not gets_value:
             record, _ = self.record(args, kwargs)
         else:
-            found = self._arguments.check_following(self.name, args, kwargs)
+            found = self._arguments.check(self.name, args, kwargs, follows=True)
             record = new_record(self.name, found["args"], found["kwargs"])
         assert self.states is not None
         return replace(

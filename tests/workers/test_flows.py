@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 from fixtures.threads import SCALE, wait_until
@@ -28,6 +28,7 @@ from jetstream_sync.workers import (
     Context,
     MembersFailedError,
     StepsChangedError,
+    TaskArgumentsError,
     TaskError,
     Worker,
     chain,
@@ -83,6 +84,32 @@ def test_each_call_of_a_chain_gets_the_value_of_the_one_before(worker, js):
         assert_clean(js)
     # One message for each call, and no call twice.
     assert js.get_stream("TASKS").info().state.last_seq == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (("1",), "argument 'second': must be int, not str"),
+        ((1, date(2026, 1, 1)), "argument 'more': date needs an annotation to arrive as it is"),
+        ((1, 2, 3), "too many positional arguments"),
+        ((float("nan"),), "the arguments are not JSON"),
+    ],
+)
+def test_the_arguments_of_a_call_that_follows_are_checked(worker, args, error):
+    """Those beside the value of the call before, when the call is planned: nothing is sent."""
+
+    @worker.task(name="first", results="R")
+    def first() -> int:
+        return 1
+
+    @worker.task(name="next", results="R")
+    def following(value: int, second: int = 0, more: object = None) -> int:
+        del more
+        return value + second
+
+    chain(first.call(), following.call(1, more=2)).plan("f")
+    with pytest.raises(TaskArgumentsError, match=error):
+        chain(first.call(), following.call(*args)).plan("f")
 
 
 def test_the_calls_after_one_that_fails_have_failed(worker, js):
