@@ -19,7 +19,7 @@ from ..durations import duration, duration_to_ns
 from ..exact import exact
 from ..net.clock import Deadline
 from ..protocol.parser import RawMessage
-from ..subjects import Metadata, metadata_of
+from ..subjects import Metadata, ack_tokens, metadata_of
 
 if TYPE_CHECKING:
     from ..client.core import ConnectionCore
@@ -34,6 +34,9 @@ _IN_PROGRESS: Final = b"+WPI"
 _TERM: Final = b"+TERM"
 # Acknowledgement state after a nak(); `True` stands for all other acknowledgements.
 _NAKED: Final = 2
+#: Of a message that another client has published to the deliver subject of a push consumer. Its reply subject is any,
+#: so that nothing is sent to it.
+FOREIGN: Final = 0
 #: Returns the subject and the header of a delivery.
 _subject_and_header: Final = itemgetter(0, 2)
 
@@ -65,7 +68,7 @@ class JetStreamMsg(Msg):
     data: bytes
     """The payload."""
 
-    # False: not acknowledged; True, or _NAKED: it is; None: the consumer wants no acknowledgements.
+    # False: not acknowledged; True, or _NAKED: it is; None: the consumer wants no acknowledgements; or FOREIGN.
     _settled: bool | int | None
 
     @property
@@ -207,6 +210,8 @@ class JetStreamMsg(Msg):
         """Return whether an acknowledgement is expected; raise if there was one already."""
         if self._settled:
             raise errors.MsgAlreadyAckdError("the message was acknowledged before")
+        if self._settled is FOREIGN:
+            ack_tokens(self._reply)  # raises
         return self._settled is False
 
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -44,15 +45,18 @@ from ..net.clock import Deadline, monotonic
 from ..options import check_int, check_returned
 from ..protocol.parser import HEADER, PAYLOAD, REPLY, SUBJECT, RawMessage
 from ..records import Frozen, frozen
-from ..subjects import DeliverySequence, ack_tokens
+from ..subjects import ACK_PREFIX, DeliverySequence, ack_tokens
 from .api_requests import APIRequests
 from .consume_handle import JetStreamCallback, nak_failed
 from .consumer_requests import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
-from .message import JetStreamMsg
+from .message import FOREIGN, JetStreamMsg
 
 _payload = itemgetter(3)
+#: Matches the reply subject of a flow control request. Another client may publish one with any subject, such as that
+#: of an API request, which this client would then send.
+_is_flow_control = re.compile(rb"\$JS\.FC\.[!-~]+").fullmatch
 
 
 @frozen(kw_only=True)
@@ -240,7 +244,10 @@ class PushSubscription(ConsumerAccessors, Subscription):
             if not leases.unsure:
                 return None
             leases.verify()
-        msg = JetStreamMsg(delivery, self._core, self._settled)
+        settled = self._settled
+        if settled is False and not delivery[REPLY].startswith(ACK_PREFIX):
+            settled = FOREIGN
+        msg = JetStreamMsg(delivery, self._core, settled)
         leases.last_taken[get_ident()] = msg
         return msg
 
@@ -507,17 +514,16 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Handle a heartbeat; return a request that needs a reply; ``_receive_lock`` is held."""
         if delivery[REPLY]:
             # The subject, which is the deliver subject, is replaced by the reply of the last message.
-            return [(sequence.reply, *delivery[1:])]
+            is_request = _is_flow_control(delivery[REPLY])
+            return [(sequence.reply, *delivery[1:])] if is_request else []
         headers = parse_headers(delivery[HEADER])
         if headers is None:
             return []
         sent = server_number(headers.get(LAST_CONSUMER, ""))
         if sent is not None:
             self._check_sent(sent, sequence)
-        stalled = headers.get(CONSUMER_STALLED)
-        if stalled is None:
-            return []
-        return [(sequence.reply, stalled.encode("utf-8", "surrogateescape"), *delivery[2:])]
+        stalled = headers.get(CONSUMER_STALLED, "").encode("utf-8", "surrogateescape")
+        return [(sequence.reply, stalled, *delivery[2:])] if _is_flow_control(stalled) else []
 
     def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
         """Compare the last sequence that the server sent; ``_receive_lock`` is held."""

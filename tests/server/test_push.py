@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from jetstream_sync import (
     JetStream,
     JetStreamMsg,
     NoHeartbeatError,
+    NotJSMessageError,
     SlowConsumerError,
     Stream,
     TimeoutError,
@@ -135,8 +137,58 @@ def test_a_heartbeat_of_another_client(js, peer, stream, errors, sent):
 
 
 def _heartbeat(subject: str, sent: str) -> bytes:
-    header = f"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: {sent}\r\n\r\n".encode()
-    return b"HPUB %s %d %d\r\n%b" % (subject.encode(), len(header), len(header), header)
+    return _control(subject, f"Nats-Last-Consumer: {sent}")
+
+
+def _control(subject: str, line: str, reply: str = "") -> bytes:
+    header = f"NATS/1.0 100 Any\r\n{line}\r\n\r\n".encode()
+    return f"HPUB {subject} {reply} {len(header)} {len(header)}\r\n".encode() + header
+
+
+def test_another_client_chooses_no_subject(js, nc, peer, stream, errors):
+    """A control message with any reply subject, as of a request to the API, makes the subscriber send nothing."""
+    js.create_stream(name="VICTIM", subjects=["victim"], storage="memory")
+    sub = js.subscribe(stream.name, idle_heartbeat=1)
+    for line, reply in (
+        ("A: b", "$JS.API.STREAM.DELETE.VICTIM"),
+        ("Nats-Consumer-Stalled: $JS.API.STREAM.DELETE.VICTIM", ""),
+        ("Nats-Consumer-Stalled: a b c d", ""),
+        ("Nats-Consumer-Stalled: $JS.FC.a b c d", ""),
+    ):
+        peer.send(b"%b\r\n" % _control(sub.subject, line, reply))
+    peer.request("$JS.API.INFO")
+    js.publish(stream.name, b"data")
+    assert sub.next_msg(5).data == b"data"
+    nc.flush()
+    js.delete_stream("VICTIM")  # it is there
+    sub.unsubscribe()
+    assert errors == []
+    assert nc.stats["reconnects"] == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_message_of_another_client_is_not_acknowledged(js, nc, peer, stream, errors, fails):
+    """Its reply subject is any: neither the subscription nor a callback sends an acknowledgement to it."""
+    settled: SimpleQueue[Any] = SimpleQueue()
+
+    def handle(msg: JetStreamMsg) -> None:
+        for settle in (msg.ack, msg.nak, msg.term, msg.in_progress, msg.ack_sync):
+            with pytest.raises(NotJSMessageError):
+                settle()
+        settled.put((msg.data, msg.is_acked))
+        if fails:
+            raise ValueError("no")
+
+    with nc.subscribe("other") as seen:
+        sub = js.subscribe(stream.name, cb=handle)
+        peer.send(b"PUB %b other 4\r\ndata\r\n" % sub.subject.encode())
+        assert settled.get(timeout=5 * SCALE) == (b"data", False)
+        wait_until(lambda: errors)
+        assert isinstance(errors[0], ValueError if fails else NotJSMessageError)
+        sub.unsubscribe()
+        nc.flush()
+        with pytest.raises(TimeoutError):
+            seen.next_msg(0)
 
 
 @pytest.mark.parametrize(("intervals", "limit"), [(None, 0.6), (2, 0.4)])

@@ -346,24 +346,24 @@ def wired(errors: list[Error] | None = None, **options: Any) -> Iterator[tuple[W
 def test_flow_control_waits_for_the_message_before_it():
     """The reply is sent by the call that reads the message after it."""
     with wired() as (wire, nc):
-        wire.say(wire.message(1), wire.status(FLOW, "fc.1"), wire.message(2))
+        wire.say(wire.message(1), wire.status(FLOW, "$JS.FC.1"), wire.message(2))
         assert wire.sub.next_msg(5).data == b"1"
         nc.flush()
-        assert wire.replies("fc.1") == 0
+        assert wire.replies("$JS.FC.1") == 0
         assert wire.sub.next_msg(5).data == b"2"
         nc.flush()
-        assert wire.replies("fc.1") == 1
+        assert wire.replies("$JS.FC.1") == 1
 
 
 def test_flow_control_is_answered_within_a_wait():
     """A call that finds only a flow control request answers it, and keeps waiting."""
     with wired() as (wire, nc):
-        wire.say(wire.status(FLOW, "fc.1"))
+        wire.say(wire.status(FLOW, "$JS.FC.1"))
         wait_until(lambda: wire.sub.pending_msgs)
         with pytest.raises(TimeoutError):
             wire.sub.next_msg(0.05)
         nc.flush()
-        assert wire.replies("fc.1") == 1
+        assert wire.replies("$JS.FC.1") == 1
 
 
 def test_a_stalled_consumer_is_answered_once_for_each_subject():
@@ -371,26 +371,26 @@ def test_a_stalled_consumer_is_answered_once_for_each_subject():
     with wired() as (wire, nc):
         wire.say(
             wire.message(1),
-            wire.status(FLOW, "fc.1"),
-            wire.beat(1, b"fc.1"),
-            wire.beat(1, b"fc.1"),
-            wire.beat(1, b"fc.2"),
-            wire.beat(1, b"fc.2"),
+            wire.status(FLOW, "$JS.FC.1"),
+            wire.beat(1, b"$JS.FC.1"),
+            wire.beat(1, b"$JS.FC.1"),
+            wire.beat(1, b"$JS.FC.2"),
+            wire.beat(1, b"$JS.FC.2"),
             wire.message(2),
         )
         assert [wire.sub.next_msg(5).data for _ in range(2)] == [b"1", b"2"]
         nc.flush()
-        assert (wire.replies("fc.1"), wire.replies("fc.2")) == (1, 1)
+        assert (wire.replies("$JS.FC.1"), wire.replies("$JS.FC.2")) == (1, 1)
 
 
 def test_a_flow_control_reply_acknowledges_all_messages_before():
     """The reply acknowledges all messages before the request (ADR-60)."""
     cfg = ConsumerConfig(ack_policy="flow_control")
     with wired(config=cfg) as (wire, nc):
-        wire.say(wire.message(1), wire.message(2), wire.status(FLOW, "fc.1"), wire.message(3))
+        wire.say(wire.message(1), wire.message(2), wire.status(FLOW, "$JS.FC.1"), wire.message(3))
         messages = [wire.sub.next_msg(5) for _ in range(3)]
         nc.flush()
-        (response,) = wire._server.published("fc.1")
+        (response,) = wire._server.published("$JS.FC.1")
         assert b"Nats-Last-Consumer: 2\r\nNats-Last-Stream: 102\r\n" in response.body
         messages[0].ack()  # does nothing
         nc.flush()
@@ -450,7 +450,12 @@ def test_errors_of_a_callback_subscription_are_reported():
 #: What arrives, and the arguments of the errors that are reported for it.
 GAPS: dict[str, tuple[Callable[[Wire], list[bytes]], list[tuple[int, ...]]]] = {
     "a status in place of a message": (
-        lambda wire: [wire.message(1), wire.status(FLOW, "fc"), wire.message(3), wire.message(4)],
+        lambda wire: [
+            wire.message(1),
+            wire.status(FLOW, "$JS.FC.1"),
+            wire.message(3),
+            wire.message(4),
+        ],
         [(101, 1, 2)],
     ),
     "a heartbeat ahead of the messages": (
@@ -506,10 +511,10 @@ def test_queues_are_not_checked_for_gaps():
     """A queue member gets only some of the messages, so gaps are normal."""
     errors: list[Error] = []
     with wired(errors, queue="q", idle_heartbeat=None, flow_control=False) as (wire, nc):
-        wire.say(wire.message(1), wire.message(7), wire.beat(20, b"fc"), wire.message(9))
+        wire.say(wire.message(1), wire.message(7), wire.beat(20, b"$JS.FC.1"), wire.message(9))
         assert [wire.sub.next_msg(5).data for _ in range(3)] == [b"1", b"7", b"9"]
         nc.flush()
-        assert wire.replies("fc") == 0
+        assert wire.replies("$JS.FC.1") == 0
     assert errors == []
 
 
