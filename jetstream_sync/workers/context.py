@@ -281,6 +281,15 @@ class Context:
         """
         return max(self._delivery.server_ns(), self.message.metadata.timestamp_ns) / 1e9
 
+    def check_suspended(self) -> None:
+        """
+        Raise the wait for which the run ends again, if the function has caught it.
+
+        :meta private:
+        """
+        if self._steps is not None and self._steps.suspended is not None:
+            raise self._steps.suspended
+
     def _declared_steps(self) -> Steps:
         rule = "is needed: @worker.task(steps=True, results=...)"
         check_option("steps", False, self._actions.declares_steps, rule)

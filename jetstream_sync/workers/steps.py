@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 from .. import KeyValueConfig, StreamConfig, codec, errors
 from ..converters import MISFITS
@@ -273,6 +273,8 @@ class Steps:
         self.runner: Callable[[Callable[[], bytes], str], bytes] = lambda run, _: run()
         #: The id of the step that runs; ``None``: none does.
         self.id: str | None = None
+        #: The wait for which the run ends; ``None``: it has not come to one.
+        self.suspended: Suspended | None = None
 
     def _numbered(self, name: str) -> str:
         self._counts[name] += 1
@@ -299,6 +301,10 @@ class Steps:
         found: bytes = self._ask("record", self._call, name, value, replaces)
         self._recorded[name] = found
         return found
+
+    def _suspend(self, wait: Suspended) -> NoReturn:
+        self.suspended = wait
+        raise wait
 
     def step(
         self,
@@ -329,7 +335,7 @@ class Steps:
         until = _read(name, _time, stored)
         left = until - self._now()
         if left > _SHORT_WAIT_S:
-            raise Suspended(name, at=until)
+            self._suspend(Suspended(name, at=until))
         time.sleep(max(0.0, left))
 
     def wait(self, signal: str, timeout: float | None) -> Any:
@@ -342,7 +348,7 @@ class Steps:
         kind, value = _read(name, _wait, stored)
         if kind == "deadline":
             if value is None or self._now() < value:
-                raise Suspended(name, at=value)
+                self._suspend(Suspended(name, at=value))
             kind, value = _read(name, _wait, self._record(name, b'{"timeout":true}', stored))
         if kind == "timeout":
             raise errors.TimeoutError(f"no signal {signal!r} in time")
@@ -368,7 +374,7 @@ class Steps:
             )
         keys = [member_key(name, index) for index in range(len(members))]
         if any(key not in self._recorded for key in keys):
-            raise Suspended(name, members=members)
+            self._suspend(Suspended(name, members=members))
         found = [_read(key, _outcome, self._recorded[key]) for key in keys]
         if on_error == "call":
             return found

@@ -521,7 +521,9 @@ class Task(Generic[P, R]):
                 flow = call.flow
                 values = context.steps.outcomes(MEMBERS, flow.members, flow.on_error)
                 call = call._replace(args=[values, *call.args])
-            context.value = encoded_value(self._run_bound(call, context), context.value_limit)
+            value = self._run_bound(call, context)
+            context.check_suspended()
+            context.value = encoded_value(value, context.value_limit)
             return None
         return None if self._has_expired(call) else self._run_bound(call, context)
 

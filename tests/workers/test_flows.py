@@ -239,6 +239,36 @@ def test_a_wait_ends_at_its_timeout(worker, js):
         assert_clean(js)
 
 
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_a_function_that_catches_the_end_of_its_run_waits(nats_server, js, worker, tmp_path, pool):
+    """What it returns does not count before the wait is over."""
+    code = f"""
+worker = Worker(name={worker.name!r}, program="tests")
+worker.queue("default", pool={pool!r})
+
+@worker.task(name="careless", results="R", steps=True)
+def careless(ctx: Context) -> object:
+    record("run")
+    try:
+        return ctx.wait("paid")
+    except BaseException:
+        return "caught"
+"""
+
+    @worker.task(name="careless", results="R", steps=True)
+    def careless() -> object: ...
+
+    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+        result = careless.delay()
+        program.wait_runs(1)
+        wait_until(lambda: messages(js) == 0)
+        assert result.status == "READY"
+        result.signal("paid", 17)
+        assert result.get(20 * SCALE) == 17
+    assert program.runs == ["run", "run"]
+    assert_clean(js)
+
+
 def test_a_signal_leaves_no_message_for_the_timeout(worker, js):
     """It would begin the call again when its record has expired: the effects of its steps would be repeated."""
     js.create_key_value(KeyValueConfig(bucket="R", ttl=timedelta(seconds=3)))
