@@ -406,9 +406,12 @@ class KeyValueCache(BaseCache):
         keys = list(keys)
         is_done = True
         with self._tolerance("delete_many"), suppress(errors.StreamNotFoundError):
-            is_done = self._retried(
-                lambda bucket: self._mark_deleted(bucket, keys, version), create=False
-            )
+            try:
+                is_done = self._retried(
+                    lambda bucket: self._mark_deleted(bucket, keys, version), create=False
+                )
+            except errors.ServerFullError:
+                is_done = False  # a purge needs no room
         if not is_done:
             super().delete_many(keys, version=version)
 

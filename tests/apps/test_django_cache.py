@@ -15,7 +15,15 @@ import pytest
 from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 
-from jetstream_sync import ConnectionLostError, Error, JetStream, KeyValue, TimeoutError
+from jetstream_sync import (
+    ConnectionLostError,
+    Error,
+    JetStream,
+    KeyValue,
+    ServerFullError,
+    TimeoutError,
+    connect,
+)
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
@@ -306,6 +314,23 @@ def test_many_keys_are_deleted_at_once(cache, js, nats_server):
         full.set_many({"a": 1, "b": 2, "c": 3})
         full.delete_many([*(f"none{number}" for number in range(50)), "b"])
         assert full.get_many(["a", "b", "c"]) == {"a": 1, "c": 3}
+
+
+@pytest.mark.parametrize("how", ["raise", "miss"])
+def test_a_full_server_keeps_no_deleted_values(how):
+    """`delete` and `delete_many` delete values for which the server has no room for a marker."""
+    full = NatsServer(config="jetstream { max_memory_store: 1MB }")
+    with full as server, cache_of(server, errors=how, storage="memory") as cache:
+        cache.set_many({f"k{number}": "x" * 1000 for number in range(10)})
+        with connect(server.url) as nc:
+            js = nc.jetstream()
+            js.create_stream(name="FILL", subjects=["fill"], storage="memory")
+            with pytest.raises(ServerFullError):
+                for _ in range(2000):
+                    js.publish("fill", b"x" * 1000)
+        cache.delete_many(["k1", "k2"])
+        assert cache.delete("k3")
+        assert sorted(cache.get_many([f"k{number}" for number in range(5)])) == ["k0", "k4"]
 
 
 def test_the_checks_find_wrong_servers_and_names():
