@@ -283,6 +283,17 @@ def test_deleting_the_config_ends_the_members(js, elastic, received, purge):
     assert js.consumer_groups.list(elastic.stream_name) == []
 
 
+def test_a_group_with_a_member_that_cannot_be(js, partitioned):
+    """Another client has stored a name that no consumer can have; deleting the group deletes the others' consumers."""
+    group = js.consumer_groups.create_static(partitioned, "group", 4, ["z"])
+    group.consume("z", print).stop()
+    kv = js.key_value("static-consumer-groups")
+    kv[group.key] = kv[group.key].replace(b'["z"]', b'["a.b","z"]')
+    group.delete()
+    assert js.consumer_names(partitioned) == []
+    assert kv.keys(group.key) == []
+
+
 def test_a_forbidden_change_ends_the_members(js, elastic, received):
     """A change of the number of partitions, or a broken config, ends the member with an error."""
     elastic.add_members("a")

@@ -312,7 +312,8 @@ class StaticConsumerGroup(ConsumerGroup):
 
     def _clean_up(self, members: list[str]) -> None:
         for member in members:
-            with suppress(errors.ConsumerNotFoundError):
+            # Another client may have stored a name that no consumer can have.
+            with suppress(errors.ConsumerNotFoundError, errors.InvalidNameError):
                 self._consumers().delete_consumer(self.consumer_name(member))
 
     def _consumer_fields(self, consumer: str, ack_wait: float) -> dict[str, Any]:
