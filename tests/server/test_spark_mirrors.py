@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fixtures.rawnats import RawClient
 from fixtures.spark_streams import fill
 from fixtures.threads import wait_until
 
@@ -166,3 +167,24 @@ def test_the_stream_of_a_bucket_has_the_rows_of_the_origin(bucket_with_mirror, m
             row for piece in ranges for row in read_range(piece, given, (*COLUMNS, "data"))
         ] == wanted
     connection(ReadOptions.from_options(given).connection).close()
+
+
+@pytest.mark.parametrize("position", [0, 5])
+@pytest.mark.parametrize("filters", ["", "rows.1,rows.2"])
+def test_a_header_block_without_an_end_is_read_from_the_leader(position, filters):
+    """Another client has stored it; a direct get of it is no valid reply, wherever it is among the messages."""
+    with NatsServer() as server, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="ROWS", subjects=["rows.*"], allow_direct=True, storage="memory")
+        for number in range(10):
+            if number == position:
+                with RawClient(server.port) as client:
+                    client.send(b"HPUB rows.1 4 5\r\nnonex\r\nPING\r\n")
+                    client.expect(b"PONG\r\n")
+            else:
+                js.publish("rows.1", b"x")
+        given = options(server.url, readMode="direct", **({"subjects": filters} if filters else {}))
+        ranges = plan_read(ReadOptions.from_options(given))
+        found = [row for piece in ranges for row in read_range(piece, given, COLUMNS)]
+        assert found == [(number, "rows.1") for number in range(1, 11)]
+        connection(ReadOptions.from_options(given).connection).close()

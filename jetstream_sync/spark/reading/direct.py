@@ -293,7 +293,10 @@ def matching_seqs(
             return None  # a mirror may have replied
         if len(found) < count and _remaining_messages(status, route.encode()):
             return None
-        seqs += _parse_server_headers(BytesColumn.of([reply[2] for reply in found])).sequences
+        try:
+            seqs += _parse_server_headers(BytesColumn.of([reply[2] for reply in found])).sequences
+        except errors.InvalidResponseError:
+            return None  # a malformed header of a publisher hides those of the server
     return sorted(seqs)
 
 
@@ -308,7 +311,8 @@ def _count_in(
     """
     Return the sequence and the count in a response.
 
-    ``None``: it has no message of the stream, or an older server has sent it, without a count.
+    ``None``: it has no message of the stream, or an older server has sent it, without a count, or a malformed header of a
+    publisher hides those of the server.
     """
     if not is_direct_status(replies[-1]):
         return None
@@ -316,7 +320,10 @@ def _count_in(
     left = _remaining_messages(replies[-1], route)
     if len(replies) == 1 or not is_from(stream, replies[0][HEADER]):
         return None
-    return _parse_server_headers(BytesColumn.of([replies[0][HEADER]])).sequences[0], left + 1
+    try:
+        return _parse_server_headers(BytesColumn.of([replies[0][HEADER]])).sequences[0], left + 1
+    except errors.InvalidResponseError:
+        return None
 
 
 def _count_by_leader(
