@@ -37,6 +37,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
     from jetstream_sync.django.workers import default_worker, discover
 
     server = request.getfixturevalue("nats_server")
+    request.getfixturevalue("js")  # which deletes the streams afterwards
     setting = {"servers": server.url, "name": "project", "dead_letters": "DEAD", "outbox": []}
     with override_settings(JETSTREAM=setting, TASKS={"default": BACKEND}):
         from fixtures import django_tasks  # the backend checks tasks when they are defined
