@@ -328,6 +328,19 @@ def test_links(jsm, files, js):
     assert jsm("object", "get", "OTHER", "all", "-O", "x").status == 2
 
 
+def test_a_watch_names_what_it_cannot_read(jsm, nc, js, files):
+    """An info that is no JSON is a warning, and the watch goes on."""
+    nc.publish(f"$O.{files}.M.YQ==", b"{")
+    nc.flush()
+    js.object_store(files).put("later", b"1")
+    found = jsm("object", "watch", files, "--count", "2").ok()
+    assert [line.split(" > ")[1].split(":")[0] for line in found.out.splitlines()] == [
+        "data.bin",
+        "later",
+    ]
+    assert "warning: invalid JSON" in found.err
+
+
 def test_watch(jsm, files):
     """``object watch`` shows the present objects and each change, until Ctrl-C."""
     child = jsm.spawn("object", "watch", files, "-j")

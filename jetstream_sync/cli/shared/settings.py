@@ -170,7 +170,7 @@ class Settings:
             # Fatal errors are raised by the failing call. Each warning is written once.
             text = one_line(error)
             if (
-                isinstance(error, errors.SubscriptionError)
+                isinstance(error, (errors.SubscriptionError, errors.InvalidResponseError))
                 and text not in warnings
                 and len(warnings) < _MAX_WARNINGS
             ):
