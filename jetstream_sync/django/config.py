@@ -29,7 +29,7 @@ class Config:
     The keys of the setting ``JETSTREAM``; all are optional.
 
     The other options of `jetstream_sync.workers.WorkerOptions`, such as ``dead_letters``, are keys as well; with
-    ``program=""``, the program is the top package of the setting ``ROOT_URLCONF``.
+    ``program=""``, the program is the top package of the setting ``ROOT_URLCONF``, or without that the ``name``.
     """
 
     servers: str | Sequence[str] | None = "nats://127.0.0.1:4222"

@@ -20,7 +20,7 @@ from ..workers.events import RunEvent, RunEventKind
 from ..workers.handler import HANDLER_OPTIONS
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions
-from ..workers.queues import TaskQueues
+from ..workers.queues import TaskQueues, program_of
 from ..workers.tracing import publishing
 from ..workers.work import HandlerFunction, Work
 from .config import Config
@@ -144,7 +144,9 @@ class Worker(workers.Worker):
         config = Config.load()
         options = {**config.worker_options, **given}
         if not options.get("program"):
-            options["program"] = str(getattr(settings, "ROOT_URLCONF", "")).partition(".")[0]
+            # Not the module that calls this: a web process and a worker would be two programs.
+            urls = getattr(settings, "ROOT_URLCONF", None)
+            options["program"] = program_of(str(urls)) if urls else options["name"]
         found = [
             import_string(item) if isinstance(item, str) else item for item in options["middleware"]
         ]

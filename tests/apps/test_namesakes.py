@@ -86,3 +86,36 @@ def test_two_projects_with_the_same_packages(fresh_server, tmp_path, kind):
         assert status == 0, output
         lines = [line.split() for line in output.splitlines() if line.endswith(tuple("01234"))]
         assert sorted(lines) == [[project, str(number)] for number in range(5)]
+
+
+@pytest.mark.parametrize("urls", ["__name__", "None"])
+def test_a_project_is_one_program_for_web_processes_and_workers(fresh_server, tmp_path, urls):
+    """Its worker is a script, and its web processes import the same file; who calls the worker first is no matter."""
+    code = f"""
+import sys
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["jetstream_sync.django"],
+    ROOT_URLCONF={urls},
+    JETSTREAM={{"servers": {fresh_server.url!r}, "name": "shop"}},
+)
+django.setup()
+from jetstream_sync.django import worker
+from jetstream_sync.django.workers import find_worker
+
+@worker.task(name="send")
+def send(number: int) -> None:
+    sys.stdout.write(f"sent {{number}}\\n")
+
+if __name__ == "__main__":
+    sys.exit(find_worker().run(burst=True))
+"""
+    (tmp_path / "manage.py").write_text(code)
+    assert run(tmp_path, "import manage; manage.send.delay(7)") == (0, "")
+    command = [sys.executable, "manage.py"]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "sent 7\n"), done.stderr
