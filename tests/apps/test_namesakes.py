@@ -90,7 +90,7 @@ def test_two_projects_with_the_same_packages(fresh_server, tmp_path, kind):
 
 @pytest.mark.parametrize("urls", ["__name__", "None"])
 def test_a_project_is_one_program_for_web_processes_and_workers(fresh_server, tmp_path, urls):
-    """Its worker is a script, and its web processes import the same file; who calls the worker first is no matter."""
+    """Its worker is a script, and its web processes import the same file, whichever code asks for the worker first."""
     code = f"""
 import sys
 import django
