@@ -244,7 +244,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             if not leases.unsure:
                 return None
             leases.verify()
-        settled = self._settled
+        settled: bool | int | None = self._settled
         if settled is False and not delivery[REPLY].startswith(ACK_PREFIX):
             settled = FOREIGN
         msg = JetStreamMsg(delivery, self._core, settled)
