@@ -701,7 +701,7 @@ class Publisher(MessageReceiver):
             raise errors.TimeoutError("a callback of a future cannot wait for other messages")
         if not self._wait_for_acks(lambda: not self._pending, deadline):
             raise self._core.state.timed_out(
-                f"still without an ack: {counted(len(self._pending), 'message')}"
+                f"{counted(len(self._pending), 'message')} still without an ack"
             )
 
     def _wait_for_acks(self, holds: Callable[[], object], deadline: Deadline) -> bool:

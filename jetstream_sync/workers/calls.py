@@ -550,7 +550,8 @@ class CallBucket(CallStates):
         # Reading whether it has ended takes requests: a timeout of 0 still waits for these.
         reading = Deadline(None if timeout is None else max(timeout, 0.0) + _READ_S)
         bucket = self._open_within(reading)
-        # Most calls whose results are read have ended, and a read costs a tenth of a watch, which reports its errors.
+        # Most calls have ended when their results are read, and a watch costs five times as much as this read. An
+        # error of the read is one of the watch as well, which raises it.
         with suppress(errors.Error):
             entry = bucket.get(call, consistent=True, timeout=reading.left())
             found = CallRecord.from_json(call, entry.value)

@@ -341,7 +341,7 @@ class WorkerRun:
         abandoned = sum(runner.abandon() for runner in self._runners)
         if abandoned:
             log.error(
-                "did not end in time, messages are returned: %s", counted(abandoned, "handler")
+                "%s did not end in time; messages are returned", counted(abandoned, "handler")
             )
             self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
         self._monitor.enter(WorkerPhase.STOPPED)
@@ -392,7 +392,7 @@ class WorkerRun:
     def _return_waiting(self) -> None:
         count = sum(runner.return_waiting() for runner in self._runners)
         if count:
-            log.info("returned without a start: %s", counted(count, "message"))
+            log.info("%s returned without a run", counted(count, "message"))
 
 
 class _Upkeep:

@@ -55,7 +55,7 @@ def verify_calls(
     found += unknown_calls(js, sources)
     found += stranded_calls(js, sources)
     return found + [
-        f"queue {name}: unknown to its consumer: {counted(count, 'message')}"
+        f"queue {name}: {counted(count, 'message')} unknown to its consumer"
         for name, count in forgotten.items()
     ]
 

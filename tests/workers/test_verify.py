@@ -112,7 +112,7 @@ def test_stranded_calls_are_reported(worker, js):
                 f"call {call.id} of task work is READY, and no message of it is stored"
                 for call in calls[7:]
             ),
-            "queue default: unknown to its consumer: 7 messages",
+            "queue default: 7 messages unknown to its consumer",
             next(text for text in found if "will never deliver message 1 " in text),
         ]
     )

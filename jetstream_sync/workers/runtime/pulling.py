@@ -599,7 +599,7 @@ class Puller:
         return len(waiting)
 
     def _lost_pin(self) -> None:
-        text = "%s: another process has taken over the messages; returned: %s"
+        text = "%s: another process has taken over the messages; %s returned"
         log.warning(text, self._source.name, counted(self.return_waiting(), "waiting message"))
 
 
