@@ -233,7 +233,7 @@ def test_calls_that_a_stop_gives_back_keep_their_attempts(js, nats_server, caplo
         wait_until(lambda: consumer.info().num_ack_pending == left)
         run.worker.stop()
         if is_ordered:
-            wait_until(lambda: "returned without a start" in caplog.text, 20)
+            wait_until(lambda: "returned without a run" in caplog.text, 20)
         else:  # the others wait in the stream
             wait_until(lambda: consumer.info().num_ack_pending == 1, 20)
         goes_on.set()
