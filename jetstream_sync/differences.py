@@ -56,8 +56,8 @@ def changed_fields(before: R, after: R) -> list[str]:
 
 
 def explained(before: R, after: R) -> tuple[str, dict[str, tuple[object, object]]]:
-    """Return the fields that differ as text, and with their values; fields that are not set in ``after`` do not count."""
-    found = [item for item in differences(before, after) if item.after is not None]
+    """Return the fields that differ as text, and with their values."""
+    found = differences(before, after)
     values = {item.field: (item.before, item.after) for item in found}
     return "; ".join(item.text for item in found), values
 

@@ -223,13 +223,14 @@ class Engine:
     def _finish(self, reason: errors.ConnectionClosedError) -> None:
         """Wake all waiting threads with the reason. The status is CLOSED; a second call is harmless."""
         self.connector.stop()
+        # First: the reader fails the flushes that are left, as those of a connection that was lost.
+        self.keepalive.close(reason)
         with self.state.lock:
             transport = self.state.transport
         if transport is not None:
             self.reader.stop_reading(transport, 0.0)
             transport.stream.shutdown()
         self.direct.end()
-        self.keepalive.close(reason)
         self.requests.on_closed(reason)
         self.table.close(reason)
         self.callbacks.end(reason)

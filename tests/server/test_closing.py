@@ -65,7 +65,7 @@ def test_close_wakes_all_waiting_threads(fresh_server, subject):
             nc.close()
         assert iterating.result(5) == []
         for item in waiting:
-            assert isinstance(item.exception(5), errors.ConnectionClosedError)
+            assert type(item.exception(5)) is errors.ConnectionClosedError  # not lost
 
 
 def test_two_threads_close(own, subject):

@@ -57,6 +57,10 @@ def test_a_changed_config_is_explained(js):
     ) as exists:
         stream.create_consumer(name="C", max_deliver=4)
     assert exists.value.differences == {"max_deliver": (3, 4)}
+    with pytest.raises(errors.ConsumerExistsError, match="has max_deliver: 3 -> -; update_con"):
+        stream.create_consumer(name="C")
+    with pytest.raises(errors.StreamNameInUseError, match="has max_msgs: 5 -> -; update_stream"):
+        js.create_stream(name="HERE", subjects=["here.*"])
     with pytest.raises(
         errors.ConsumerDoesNotExistError, match="does not exist: 'D' of stream 'HERE'"
     ):
