@@ -113,6 +113,7 @@ class RequestMux(MessageReceiver):
 
         """
         warn_in_event_loop()
+        reconnects = self._state.reconnects
         token = b"%x" % next(self._tokens)
         slot: ResultSlot[RawMessage] = ResultSlot()
         self._waiting[token] = slot, subject
@@ -139,7 +140,9 @@ class RequestMux(MessageReceiver):
                 if not repeat_after or deadline.expired():
                     if self._waiting.pop(token, None) is not None:
                         outage = self._state.with_outage("")
-                        raise errors.RequestTimeoutError(subject.decode(), outage)
+                        lost = self._state.reconnects != reconnects and not outage
+                        hint = "; the connection was lost meanwhile" if lost else ""
+                        raise errors.RequestTimeoutError(subject.decode(), outage, hint)
                     # Another thread has just removed the request and is about to settle it.
                     slot.arrived(FOREVER)
                     break

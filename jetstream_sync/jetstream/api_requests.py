@@ -275,7 +275,7 @@ class APIRequests:
         elif isinstance(error, errors.NoLeaderError):
             what = f"the cluster or {what}" if tokens[0] == "CONSUMER" and what else "the cluster"
             error.explain(f"{what} has no leader, which needs a majority of its servers")
-        elif isinstance(error, errors.RequestTimeoutError) and not error.outage:
+        elif isinstance(error, errors.RequestTimeoutError) and not (error.outage or error.hint):
             domain = self.routes.domain
             if what or domain:
                 hint = f"{what} or the cluster may have no leader" if what else ""

@@ -122,7 +122,8 @@ class AtomicBatchSender(QueueInbox):
                 event = self.mailbox.get(deadline)
             except errors.TimeoutError:
                 if refusal is None:
-                    raise
+                    text = "no acknowledgement arrived in time"
+                    raise self._core.state.timed_out(text) from None
                 break
             if event is _FAILED and self._failure is not None:
                 raise self._failure

@@ -127,6 +127,8 @@ CREATE: Final = "create"
 UPDATE: Final = "update"
 CREATE_OR_UPDATE: Final = ""
 
+#: The ``inactive_threshold`` that servers set for an ephemeral consumer without one.
+_EPHEMERAL_LIMIT: Final = timedelta(seconds=5)
 #: The server notices in the background that a subscriber has left: the number of checks, and the
 #: interval between them.
 _BOUND_CHECKS: Final = 3
@@ -173,18 +175,25 @@ def add_consumer(
     return info
 
 
-def explain_existing(
+def existing_consumer(
     api: APIRequests, stream: str, config: ConsumerConfig, error: errors.ConsumerExistsError
-) -> None:
-    """Add the fields that differ to the error of a server for a consumer that exists."""
+) -> ConsumerInfo:
+    """Return the info of a consumer that has the config; raise the server's error, with what differs, if it has another."""
     name = config.name or config.durable_name or ""
-    with suppress(errors.Error):  # the server's error is shown then
-        text, values = explained(consumer_info(api, stream, name).config, config)
+    with suppress(errors.ConsumerNotFoundError, errors.TimeoutError):
+        current = consumer_info(api, stream, name).config
+        text, values = explained(current, config)
+        if not (values or config.durable_name or config.inactive_threshold):
+            # The server compares the limit that it has set with none. It compares the rest again.
+            same = replace(config, inactive_threshold=_EPHEMERAL_LIMIT)
+            with suppress(errors.ConsumerExistsError):
+                return add_consumer(api, stream, same, CREATE)
         error.explain(
-            f"{name!r} of stream {stream!r} has {text}; "
+            f"{name!r} of stream {stream!r} has {text or 'other values of fields that are not set here'}; "
             "update_consumer() or create_or_update_consumer() changes it",
             differences=values,
         )
+    raise error
 
 
 def delete_consumer(api: APIRequests, stream: str, name: str) -> None:

@@ -217,8 +217,7 @@ class StreamConsumers:
         try:
             return add_consumer(self._api, self._name, config, action, pedantic=pedantic)
         except errors.ConsumerExistsError as error:
-            consumer_requests.explain_existing(self._api, self._name, config, error)
-            raise
+            return consumer_requests.existing_consumer(self._api, self._name, config, error)
 
     def get_consumer(self, name: str) -> PullConsumer:
         """

@@ -71,13 +71,22 @@ def test_a_name_alone_makes_an_ephemeral_consumer(stream):
     wait_until(lambda: stream.consumer_names() == ["stays"], limit=10)
 
 
-def test_creating_an_equal_consumer_twice_is_allowed(js, stream):
+@pytest.mark.parametrize("name", ["durable_name", "name"])
+def test_creating_an_equal_consumer_twice_is_allowed(js, stream, name):
     """Creating an equal consumer again returns the existing one, with its state."""
     js.publish(f"{stream.name}.a", b"x")
-    first = stream.create_consumer(durable_name="a")
-    second = stream.create_consumer(durable_name="a")
+    first = stream.create_consumer(**{name: "a"})
+    second = stream.create_consumer(**{name: "a"})
     assert second.cached_info.created == first.cached_info.created
     assert second.cached_info.num_pending == 1
+
+
+@pytest.mark.parametrize("field", ["inactive_threshold", "max_ack_pending", "ack_wait"])
+def test_a_value_in_place_of_the_servers_is_another_config(stream, field):
+    """An ephemeral consumer with another value than the server's default is not an equal one."""
+    stream.create_consumer(name="a", **{field: 40})
+    with pytest.raises(errors.ConsumerExistsError, match="has other values of fields"):
+        stream.create_consumer(name="a")
 
 
 def test_create_refuses_another_config(stream):

@@ -183,7 +183,10 @@ def test_no_acknowledgement_leaves_the_batch_uncertain(alone, fresh_server):
     js.create_stream(name="S", subjects=["s"], allow_atomic=True)
     js.publish_batch([("s", b"")])  # requests the level of the server
     with paused(fresh_server):
-        with within(5.0), pytest.raises(errors.BatchUncertainError) as caught:
+        with (
+            within(5.0),
+            pytest.raises(errors.BatchUncertainError, match="no acknowledgement") as caught,
+        ):
             js.publish_batch([("s", b"")], timeout=0.5)
         assert len(caught.value.batch_id) == 32
 

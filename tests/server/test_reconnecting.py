@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from fixtures.faults import FaultProxy
 from fixtures.internals import connection_threads, core_of, waiting_requests
 from fixtures.proxy import Listener
 from fixtures.threads import SCALE, wait_until, within
@@ -258,6 +259,28 @@ def test_a_request_without_a_deadline_ends_with_its_link(fresh_server):
             fresh_server.restart()
             with pytest.raises(errors.ConnectionLostError, match="before the reply"):
                 waiting.result(5)
+
+
+def test_a_timeout_after_a_reconnect_names_the_lost_connection(fresh_server):
+    """A request that is not repeated is not sent again: its timeout is not said to be that of the stream."""
+    with (
+        FaultProxy(fresh_server.port) as proxy,
+        jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
+    ):
+        js = nc.jetstream(timeout=1)
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+        for call in (stream.purge, lambda: js.publish("s", timeout=1)):
+            with ThreadPoolExecutor(1) as pool:
+                proxy.hold()
+                waiting = pool.submit(call)
+                wait_until(lambda: waiting_requests(nc))
+                proxy.cut()
+                proxy.heal()
+                with pytest.raises(
+                    errors.RequestTimeoutError, match="in time; the connection was"
+                ) as late:
+                    waiting.result(5)
+                assert "leader" not in str(late.value)
 
 
 # --- timeouts while disconnected ------------------------------------------------------------------
