@@ -79,16 +79,16 @@ def test_objects_of_many_sizes(store, stream, size):
 
 
 def test_small_object_is_read_without_a_consumer(nc, store):
-    """Its only chunk is one request; a larger object has a consumer."""
+    """Each of its few chunks is one request; a larger object has a consumer."""
     calls: list[Any] = []
     read = nc.jetstream(api_cb=calls.append).object_store(store.bucket)
-    for size, needs_consumer in ((1, False), (32 * 1024, False), (32 * 1024 + 1, True)):
+    for size, needs_consumer in ((1, False), (4 * CHUNK, False), (4 * CHUNK + 1, True)):
         data = os.urandom(size)
         store.put("a", data)
         calls.clear()
         assert read.get_bytes("a") == data
         assert any("CONSUMER.CREATE" in call.subject for call in calls) == needs_consumer, size
-        assert len(calls) < 5
+        assert len(calls) == (2 if needs_consumer else 1 + -(-size // CHUNK))
 
 
 @pytest.mark.parametrize("size", [100, 200_000])

@@ -226,7 +226,22 @@ DENIED = """authorization { users: [
     { user: reader, password: r, permissions: { publish: { deny: "$O.>" } } }
     { user: deaf, password: d, permissions: { publish: { deny: "$JS.API.STREAM.>" } } }
     { user: idle, password: i, permissions: { publish: { deny: "$JS.API.CONSUMER.>" } } }
+    { user: asker, password: k, permissions: { publish: { deny: "$JS.API.DIRECT.>" } } }
 ] }"""
+
+
+def test_small_object_without_direct_gets():
+    """A user who may ask the leader only reads a small object, too."""
+    with (
+        NatsServer(name="denied", config=DENIED) as server,
+        jetstream_sync.connect(server.url, user="admin", password="a") as admin,
+        jetstream_sync.connect(
+            server.url, user="asker", password="k", error_cb=lambda _: None
+        ) as asking,
+    ):
+        admin.jetstream().create_object_store(bucket="FILES").put("a", b"x" * 300_000)
+        with within(5):
+            assert asking.jetstream().object_store("FILES").get_bytes("a") == b"x" * 300_000
 
 
 def test_permissions():

@@ -3,7 +3,8 @@
 # The chunks come from an ordered consumer. A download is complete when the number of chunks, the size and
 # the digest are those of the info. The last bytes are not returned before that was checked.
 #
-# The chunk of a small object is got from the leader, as its info was: a consumer takes several requests.
+# The few chunks of a small object are got one by one, from any server: a consumer takes several requests. They
+# never change, so a replica that is behind has the right ones, or none; then the leader is asked.
 #
 # If no chunk arrives for a moment, or the consumer has none left, the download looks for the next chunk in
 # the stream. If it is not there, another writer has replaced or deleted the object, and the download ends at
@@ -25,7 +26,7 @@ from ...api.stream import MsgGetRequest
 from ...net.clock import BackoffDelay, Deadline
 from ...options import check_callback, check_returned
 from ...subjects import chunk_subject
-from ..direct_get import StoredMsg, leader_get
+from ..direct_get import StoredReply, get_stored
 from ..message import JetStreamMsg
 from ..ordered_cursor import UNREAD_LIMIT_S, OrderedOptions, pull_cursor
 from ..ordered_reader import HEARTBEAT_S, OrderedReader
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 
 #: Bytes that are requested ahead, or two messages if those can be larger.
 _BUFFERED_BYTES: Final = 8 * 1024 * 1024
-#: Size in bytes of an object of one chunk up to which it is read without a consumer.
-_SMALL_BYTES: Final = 32 * 1024
+#: Chunks and bytes of an object up to which it is read without a consumer.
+_FEW_CHUNKS: Final = 4
+_FEW_BYTES: Final = 512 * 1024
 #: Bytes that `ObjectReader.peek` returns: more than most lines have, and little to copy for each line.
 _PEEKED_BYTES: Final = 1024
 #: Seconds without a chunk before the first look for the next one; the following waits double.
@@ -131,14 +133,14 @@ class Download:
     def _next_stored(self) -> tuple[bytes, int, int]:
         """Return the next chunk, its sequence, and how many follow."""
         deadline = self.bucket.api.deadline(self._timeout)
-        if self.info.chunks == 1 and self.info.size <= _SMALL_BYTES:
+        if self.info.chunks <= _FEW_CHUNKS and self.info.size <= _FEW_BYTES:
             try:
-                stored = self._get_next(deadline)
+                stored = self._get_next(deadline, direct=True)
             except errors.TimeoutError:
                 raise self._timed_out() from None
             if stored is None:
                 raise self._missing(deadline)
-            return stored.data, stored.seq, 0
+            return stored.data, stored.seq, self.info.chunks - self._chunks - 1
         msg = self._next_message(deadline)
         return msg.data, msg.metadata.stream_seq, msg.metadata.num_pending
 
@@ -194,14 +196,19 @@ class Download:
             if self._get_next(deadline) is None:
                 raise self._missing(deadline)
 
-    def _get_next(self, deadline: Deadline) -> StoredMsg | None:
+    def _get_next(self, deadline: Deadline, *, direct: bool = False) -> StoredReply | None:
         """Return the first chunk in the stream after the last received one, if any."""
+        api, stream = self.bucket.api, self.bucket.stream
         request = MsgGetRequest(self._last_seq + 1, next_by_subj=self._subject)
         try:
             with self.bucket.translated_errors():
-                return leader_get(self.bucket.api, self.bucket.stream, request, deadline)
+                return get_stored(api, stream, request, deadline, direct=direct)
         except errors.MessageNotFoundError:
             return None
+        except errors.PermissionsError:
+            if direct:  # a user who may ask the leader only
+                return self._get_next(deadline)
+            raise
 
     def _missing(self, deadline: Deadline) -> errors.Error:
         """Return the error for a chunk that is not in the stream."""
