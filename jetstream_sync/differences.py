@@ -59,7 +59,8 @@ def explained(before: R, after: R) -> tuple[str, dict[str, tuple[object, object]
     """Return the fields that differ as text, and with their values."""
     found = differences(before, after)
     values = {item.field: (item.before, item.after) for item in found}
-    return "; ".join(item.text for item in found), values
+    text = "; ".join(item.text for item in found)
+    return text or "other values of fields that are not set here", values
 
 
 def _value(config: Record, name: str) -> Any:

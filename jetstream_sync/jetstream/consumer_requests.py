@@ -189,7 +189,7 @@ def existing_consumer(
             with suppress(errors.ConsumerExistsError):
                 return add_consumer(api, stream, same, CREATE)
         error.explain(
-            f"{name!r} of stream {stream!r} has {text or 'other values of fields that are not set here'}; "
+            f"{name!r} of stream {stream!r} has {text}; "
             "update_consumer() or create_or_update_consumer() changes it",
             differences=values,
         )

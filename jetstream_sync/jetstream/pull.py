@@ -178,6 +178,7 @@ class PullInbox(QueueInbox):
         """Enqueue the marker, and change the subject before the next reconnect."""
         if not connected:
             self._disconnects += 1
+            self.asked = b""  # later permission errors are those of other requests
             self._renew()
         self.mailbox.put((RECONNECTED if connected else DISCONNECTED,), 1)
 

@@ -218,3 +218,20 @@ def test_a_refused_fetch_or_iterator_leaves_nothing_behind(strict):
         consumer.consume(print).wait_closed(5)
         assert len(open_subscriptions(nc)) == before
         wait_until(lambda: not [t for t in threading.enumerate() if "consume" in t.name])
+
+
+def test_a_refusal_after_a_reconnect_ends_the_call_that_it_belongs_to(strict):
+    """An iterator that has requested nothing since the reconnect does not take the error of a fetch."""
+    address = strict.url.removeprefix("nats://")
+    with jetstream_sync.connect(f"nats://admin:a@{address}", error_cb=lambda _: None) as nc:
+        consumer = nc.jetstream(timeout=LONG).get_consumer("S", "C")
+        with consumer.messages(max_messages=1) as messages:
+            messages.next(5).nak()
+            nc.set_server_pool(f"nats://idle:i@{address}")
+            nc.reconnect()
+            wait_until(lambda: nc.stats["reconnects"])
+            with denied("$JS.API.CONSUMER.MSG.NEXT.S.C"):
+                consumer.fetch_no_wait(1)
+            with denied("$JS.API.CONSUMER.MSG.NEXT.S.C"):
+                while True:  # messages that have arrived before
+                    messages.next(LONG)
