@@ -20,9 +20,12 @@ from jetstream_sync import (
     BadSubscriptionError,
     Connection,
     ConnectionClosedError,
+    ConnectionLostError,
     ConsumerInfo,
     DrainTimeoutError,
     Msg,
+    PullConsumer,
+    Stream,
 )
 from jetstream_sync.server import NatsServer
 
@@ -345,6 +348,42 @@ def test_a_block_after_a_close(fresh_server, subject, caplog):
         nc.publish(subject)
         nc.close()
     assert "closed with 1 message unsent" in caplog.text
+
+
+#: What a program has done -> whether a connection that breaks in its last drain may have lost something of it.
+MAY_LOSE: dict[str, tuple[Callable[[Connection, Stream], object], bool]] = {
+    "publish": (lambda nc, _: nc.publish("a"), True),
+    "publish_async": (lambda nc, _: nc.jetstream().publish_async("s").result(5.0), True),
+    "ack": (lambda _, stream: stream.create_consumer(name="c").next(5.0).ack(), True),
+    "nothing": (lambda *_: None, False),
+    "publish with an ack": (lambda nc, _: nc.jetstream().publish("s"), False),
+    "next": (lambda _, stream: stream.create_consumer(name="c").next(5.0), False),
+    "ordered": (lambda _, stream: stream.ordered_consumer().next(5.0), False),
+    "messages": (lambda _, stream: read_one(stream.create_consumer(name="c")), False),
+    "push": (lambda nc, _: nc.jetstream().subscribe("s").next_msg(5.0), False),
+}
+
+
+def read_one(consumer: PullConsumer) -> None:
+    """Read one message, and keep those that follow."""
+    with consumer.messages() as messages:
+        next(messages)
+
+
+@pytest.mark.parametrize("what", MAY_LOSE)
+def test_a_connection_that_breaks_at_the_end_of_a_block(fresh_server, what):
+    """The block raises if a message may be lost; requests, and what the client itself sends, do not count."""
+    call, may_lose = MAY_LOSE[what]
+    with contextlib.ExitStack() as block:
+        if may_lose:
+            block.enter_context(pytest.raises(ConnectionLostError))
+        nc = block.enter_context(jetstream_sync.connect(fresh_server.url))
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+        js.publish("s")
+        call(nc, stream)
+        fresh_server.pause()
+        threading.Timer(0.2, fresh_server.kill).start()
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
