@@ -11,8 +11,8 @@
  *
  * `MessageFields` holds the fields of `jetstream_sync.Msg`, with the constructor.
  *
- * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`, and sends it with one
- * whose caller waits. `receive_reply` receives its reply, for `jetstream_sync.client.direct_reads.DirectReads`.
+ * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`, and sends it with one that
+ * is sent now. `receive_reply` receives its reply, for `jetstream_sync.client.direct_reads.DirectReads`.
  *
  * `FutureFields` holds the fields of `jetstream_sync.jetstream.publish.PubAckFuture`.
  * `settle_futures` settles runs of them. `parse_pub_ack` parses ordinary acknowledgements.
@@ -24,7 +24,7 @@
 
 #include "_speedups.h"
 
-/* `OutputBuffer.send` and `receive_reply` use the socket themselves; elsewhere Python does. */
+/* `OutputBuffer.append` and `receive_reply` use the socket themselves; elsewhere Python does. */
 #if defined(__linux__) || defined(__APPLE__)
 #define USES_SOCKETS 1
 #include <errno.h>
@@ -800,7 +800,7 @@ typedef struct {
     PyObject *acquire, *release;
 #endif
     PyObject *buffer, *stream, *closed, *batch;
-    long long out_msgs, out_bytes, awaited, taken, taken_before;
+    long long out_msgs, out_bytes, unanswered, taken, taken_before;
     int flusher, fd;
     double sent_at;
 } OutputBuffer;
@@ -808,8 +808,8 @@ typedef struct {
 /* The size of the buffer above which a thread that appends a message sends it: `_SEND_ABOVE_BYTES` in Python. */
 #define SEND_ABOVE (64 * 1024)
 
-/* The states of the flusher from which on a message wakes it, if it is urgent, and if it is deferred. */
-enum { TICKING = 1, ASLEEP = 2 };
+/* When a command is sent: members of `Flush` in Python. */
+enum { SOON = 1, NOW = 4 };
 
 static PyMemberDef output_members[] = {
 #if WITH_GIL
@@ -825,7 +825,7 @@ static PyMemberDef output_members[] = {
     {"_batch", T_OBJECT_EX, offsetof(OutputBuffer, batch), 0, NULL},
     {"out_msgs", T_LONGLONG, offsetof(OutputBuffer, out_msgs), 0, NULL},
     {"out_bytes", T_LONGLONG, offsetof(OutputBuffer, out_bytes), 0, NULL},
-    {"_awaited", T_LONGLONG, offsetof(OutputBuffer, awaited), 0, NULL},
+    {"unanswered", T_LONGLONG, offsetof(OutputBuffer, unanswered), 0, NULL},
     {"_taken", T_LONGLONG, offsetof(OutputBuffer, taken), 0, NULL},
     {"_taken_before", T_LONGLONG, offsetof(OutputBuffer, taken_before), 0, NULL},
     {"_flusher", T_INT, offsetof(OutputBuffer, flusher), 0, NULL},
@@ -889,20 +889,33 @@ extend(PyObject *buffer, Py_ssize_t more)
     return PyByteArray_AS_STRING(buffer) + length - more;
 }
 
-/* A message to append: its command, in bytes or composed, and the size of its headers and payload. */
+/* Messages to append: their commands, in bytes or composed, and the other arguments of `append`. */
 typedef struct {
     PyObject *bytes;
     const Command *composed;
     Py_ssize_t size;
+    long long messages;
+    int is_awaited;
 } Outgoing;
+
+/* Count messages that are appended or sent. */
+static void
+count_messages(OutputBuffer *self, const Outgoing *message)
+{
+    self->out_msgs += message->messages;
+    self->out_bytes += message->size;
+    if (!message->is_awaited) {
+        self->unanswered += message->messages;
+    }
+}
 
 /* Append a command, unless that is left to Python. Set the size of the buffer after it. Return as `try_append`. */
 static int
-append_command(OutputBuffer *self, const Outgoing *message, int wake_from, Py_ssize_t *buffered)
+append_command(OutputBuffer *self, const Outgoing *message, long flush, Py_ssize_t *buffered)
 {
     /* Checked after a call, which may run other code: any field may be deleted or have any type. */
     if (self->buffer == NULL || !PyByteArray_CheckExact(self->buffer) || self->closed != Py_None
-        || self->stream == NULL || self->stream == Py_None || self->flusher >= wake_from) {
+        || self->stream == NULL || self->stream == Py_None || self->flusher >= flush) {
         return 0;
     }
     const Command *composed = message->composed;
@@ -917,54 +930,30 @@ append_command(OutputBuffer *self, const Outgoing *message, int wake_from, Py_ss
     else {
         memcpy(place, PyBytes_AS_STRING(message->bytes), (size_t)length);
     }
-    self->out_msgs += 1;
-    self->out_bytes += message->size;
+    count_messages(self, message);
     *buffered = PyByteArray_GET_SIZE(self->buffer);
     return 1;
 }
 
 /* Append the command of a message. Return 1 if that was done, 0 if it is left to Python, -1 after an error. */
 static int
-try_append(OutputBuffer *self, const Outgoing *message, int wake_from, Py_ssize_t *buffered)
+try_append(OutputBuffer *self, const Outgoing *message, long flush, Py_ssize_t *buffered)
 {
     int begun = begin_change(self);
-    return begun == 1 ? end_change(self, append_command(self, message, wake_from, buffered)) : begun;
+    return begun == 1 ? end_change(self, append_command(self, message, flush, buffered)) : begun;
 }
 
-/* Append the command of a message. Return whether the buffer is above its limit, -1 after an error. */
-static int
-append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int wake_from)
-{
-    if (count != 2) {
-        PyErr_Format(PyExc_TypeError, "expected a command and a size, got %zd arguments", count);
-        return -1;
-    }
-    Py_ssize_t buffered = 0;
-    Outgoing message = {args[0], NULL, PyLong_AsSsize_t(args[1])};
-    if (message.size == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    int appended = PyBytes_CheckExact(args[0]) ? try_append(self, &message, wake_from, &buffered) : 0;
-    if (appended != 0) {
-        return appended < 0 ? -1 : buffered > SEND_ABOVE;
-    }
-    PyObject *result = PyObject_CallMethod((PyObject *)self, "_append_message", "OOi", args[0], args[1], wake_from);
-    int is_above = result == NULL ? -1 : PyObject_IsTrue(result);
-    Py_XDECREF(result);
-    return is_above;
-}
-
-/* Return `None`, after waiting if the buffer is above its limit; -1: after an error. */
+/* Return `None`, after waiting if the buffer is above its limit. */
 static PyObject *
-wait_if_above(OutputBuffer *self, int is_above)
+wait_if_above(OutputBuffer *self, Py_ssize_t buffered, PyObject *deadline)
 {
-    if (is_above != 0) {
-        return is_above < 0 ? NULL : PyObject_CallMethod((PyObject *)self, "apply_backpressure", NULL);
+    if (buffered > SEND_ABOVE) {
+        return PyObject_CallMethod((PyObject *)self, "_apply_backpressure", "(O)", deadline);
     }
     Py_RETURN_NONE;
 }
 
-/* Encode a message, and append it as `output_publish`. */
+/* Encode a message, and append it. */
 static PyObject *
 output_publish_message(OutputBuffer *self, PyTypeObject *defining_class, PyObject *const *args, Py_ssize_t count,
                        PyObject *names)
@@ -975,32 +964,13 @@ output_publish_message(OutputBuffer *self, PyTypeObject *defining_class, PyObjec
     int appended = 0;
     if (count == 5 && names == NULL && state != NULL && PyObject_TypeCheck(args[0], state->encoder_type)
         && compose_message((Encoder *)args[0], &command, args + 1, 4, 1)) {
-        Outgoing message = {NULL, &command, command.size};
-        appended = try_append(self, &message, TICKING, &buffered);
+        Outgoing message = {NULL, &command, command.size, 1, 0};
+        appended = try_append(self, &message, SOON, &buffered);
     }
     if (appended == 0) {
         return PyErr_Occurred() ? NULL : call_method((PyObject *)self, "_publish_message", args, count);
     }
-    return wait_if_above(self, appended < 0 ? -1 : buffered > SEND_ABOVE);
-}
-
-static PyObject *
-output_publish(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
-{
-    return wait_if_above(self, append_message(self, args, count, TICKING));
-}
-
-static PyObject *
-output_send_deferred(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
-{
-    return wait_if_above(self, append_message(self, args, count, ASLEEP));
-}
-
-static PyObject *
-output_enqueue_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
-{
-    int is_above = append_message(self, args, count, ASLEEP);
-    return is_above < 0 ? NULL : PyBool_FromLong(is_above);
+    return appended < 0 ? NULL : wait_if_above(self, buffered, Py_None);
 }
 
 #if USES_SOCKETS && WITH_GIL
@@ -1058,17 +1028,9 @@ join_buffered(OutputBuffer *self, PyObject *command)
  * the middle of being sent.
  */
 static Py_ssize_t
-try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *size, int is_awaited, PyObject **batch)
+try_send(OutputBuffer *self, const Outgoing *message, PyObject **batch)
 {
 #if USES_SOCKETS && WITH_GIL
-    if (!PyBytes_CheckExact(command)) {
-        return 0;
-    }
-    long long number = PyLong_AsLongLong(messages);
-    long long bytes = PyLong_AsLongLong(size);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
     /* Created first: an allocation may run other code. */
     int had_data = self->buffer == NULL || PyObject_Size(self->buffer) != 0;
     PyObject *emptied = had_data ? PyByteArray_FromStringAndSize(NULL, 0) : Py_NewRef(Py_None);
@@ -1077,7 +1039,7 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
         Py_XDECREF(emptied);
         return may < 0 ? -1 : 0;
     }
-    PyObject *data = had_data ? join_buffered(self, command) : Py_NewRef(command);
+    PyObject *data = had_data ? join_buffered(self, message->bytes) : Py_NewRef(message->bytes);
     int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
     ssize_t sent = data == NULL ? 0 : send(self->fd, PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data), flags);
     if (sent <= 0) {
@@ -1090,20 +1052,16 @@ try_send(OutputBuffer *self, PyObject *command, PyObject *messages, PyObject *si
         self->buffer = emptied;
         emptied = buffer;
     }
-    self->out_msgs += number;
-    self->out_bytes += bytes;
-    if (is_awaited) {
-        self->awaited += number;
-    }
+    count_messages(self, message);
     /* As `Writer._take`: everything that was counted has been taken from the buffer. */
     self->taken_before = self->taken;
-    self->taken = self->out_msgs - self->awaited;
+    self->taken = self->unanswered;
     self->sent_at = monotonic();
     Py_DECREF(emptied);
     *batch = data;
     return sent;
 #else
-    (void)self, (void)command, (void)messages, (void)size, (void)is_awaited, (void)batch;
+    (void)self, (void)message, (void)batch;
     return 0;
 #endif
 }
@@ -1126,20 +1084,28 @@ keep_rest(OutputBuffer *self, PyObject *sending, Py_ssize_t sent)
 }
 
 static PyObject *
-output_send(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
+output_append(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 3 && count != 4) {
-        return PyErr_Format(PyExc_TypeError, "expected a command, two numbers and a deadline, got %zd arguments",
+    if (count < 3 || count > 6) {
+        return PyErr_Format(PyExc_TypeError, "expected a command, its size and when it is sent, got %zd arguments",
                             count);
     }
-    PyObject *deadline = count == 4 ? args[3] : Py_None;
-    PyObject *batch = NULL;
-    Py_ssize_t sent = try_send(self, args[0], args[1], args[2], deadline != Py_None, &batch);
-    if (sent < 0) {
+    Outgoing message = {args[0], NULL, PyLong_AsSsize_t(args[1]), count > 3 ? PyLong_AsLongLong(args[3]) : 1,
+                        count > 4 ? PyObject_IsTrue(args[4]) : 0};
+    long flush = PyLong_AsLong(args[2]);
+    if (PyErr_Occurred()) {
         return NULL;
     }
-    if (sent == 0) {
-        return PyObject_CallMethod((PyObject *)self, "_send", "OOOO", args[0], args[1], args[2], deadline);
+    Py_ssize_t buffered = 0, sent = 0;
+    PyObject *batch = NULL;
+    if (PyBytes_CheckExact(args[0])) {
+        sent = flush == NOW ? try_send(self, &message, &batch) : try_append(self, &message, flush, &buffered);
+    }
+    if (sent <= 0) {
+        return sent < 0 ? NULL : call_method((PyObject *)self, "_append", args, count);
+    }
+    if (batch == NULL) {
+        return wait_if_above(self, buffered, count > 5 ? args[5] : Py_None);
     }
     int is_kept = sent == PyBytes_GET_SIZE(batch) ? 0 : keep_rest(self, batch, sent) < 0 ? -1 : 1;
     Py_DECREF(batch);
@@ -1150,12 +1116,9 @@ output_send(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
 }
 
 static PyMethodDef output_methods[] = {
-    {"send", (PyCFunction)(void (*)(void))output_send, METH_FASTCALL, NULL},
+    {"append", (PyCFunction)(void (*)(void))output_append, METH_FASTCALL, NULL},
     {"publish_message", (PyCFunction)(void (*)(void))output_publish_message,
      METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"publish", (PyCFunction)(void (*)(void))output_publish, METH_FASTCALL, NULL},
-    {"send_deferred", (PyCFunction)(void (*)(void))output_send_deferred, METH_FASTCALL, NULL},
-    {"enqueue_message", (PyCFunction)(void (*)(void))output_enqueue_message, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -42,20 +42,26 @@ class OutputBuffer:
     _is_sending: Callable[[], bool]
     _batch: memoryview
     _fd: int
-    _awaited: int
+    unanswered: int
     _taken: int
     _taken_before: int
     out_msgs: int
     out_bytes: int
     _flusher: int
     _sent_at: float
-    def send(self, command: bytes, messages: int, size: int, deadline: Any = None, /) -> None: ...
     def publish_message(
         self, encoder: Any, subject: str, payload: bytes, reply: str, headers: Any, /
     ) -> None: ...
-    def publish(self, command: bytes, size: int, /) -> None: ...
-    def send_deferred(self, command: bytes, size: int, /) -> None: ...
-    def enqueue_message(self, command: bytes, size: int, /) -> bool: ...
+    def append(
+        self,
+        command: bytes,
+        size: int,
+        flush: int,
+        messages: int = 1,
+        is_awaited: bool = False,
+        deadline: Any = None,
+        /,
+    ) -> None: ...
 
 def read_messages(
     data: bytes, limit: int, run_type: Callable[[int, Any], Any], packed_sids: set[int], /

@@ -34,7 +34,7 @@ class ConnectionCore:
     # that was dropped without `close()`. Objects that the threads hold use `internal` instead, unless they
     # have to keep the connection open, as subscriptions with a callback do.
     #
-    # Its parts are those of the engine. The layers above call their methods: `core.writer.send`,
+    # Its parts are those of the engine. The layers above call their methods: `core.writer.append`,
     # `core.table.add`, `core.requests.request`.
 
     def __init__(self, engine: Engine, internal: ConnectionCore | None = None) -> None:

@@ -156,10 +156,9 @@ class Engine:
         with self.state.lock:
             alive = self.state.status is not ConnectionStatus.CLOSED
         try:
-            if alive and not self.writer.drain(Deadline(_CLOSE_TIMEOUT_S)) and self.writer.unsent:
-                log.warning(
-                    "%s: closed with %s unsent", self.name, counted(self.writer.unsent, "message")
-                )
+            is_sent = not alive or self.writer.send_buffered(Deadline(_CLOSE_TIMEOUT_S))
+            if not is_sent and (unsent := self.writer.unsent):
+                log.warning("%s: closed with %s unsent", self.name, counted(unsent, "message"))
         finally:
             # Also after a KeyboardInterrupt: the connection must be closed in every case.
             self._end(errors.ConnectionClosedError("the connection is closed"))
@@ -267,7 +266,7 @@ class Engine:
         # The trace is closed, too: Python aborts if it exits while a thread is printing.
         if self.state.status is not ConnectionStatus.CLOSED:
             deadline = Deadline(_CLOSE_TIMEOUT_S)
-            self.writer.drain(deadline)
+            self.writer.send_buffered(deadline)
             receivers = [item.receiver for item in self.table.all() if item.receiver.is_reply_inbox]
             unacked = sum(receiver.unacknowledged(deadline) for receiver in receivers)
             self._warn_of_lost(self.writer.unsent, unacked)

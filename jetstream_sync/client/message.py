@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .. import errors
 from ..headers import VERSION_LINE, Headers, HeadersLike, Status, parse_headers, parse_status
 from ..speedups import MessageFields
+from .writer import NOW
 
 if TYPE_CHECKING:
     from .core import ConnectionCore
@@ -78,7 +79,7 @@ class Msg(MessageFields):
         core = self._core
         command, size = core.encoder.encode_message(self.reply, payload, "", headers)
         # Sent by this thread, not by the flusher: the requester is waiting for it.
-        core.writer.send(command, 1, size)
+        core.writer.append(command, size, NOW)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.subject!r} {len(self.data)} bytes>"

@@ -23,6 +23,7 @@ from .core import ConnectionCore
 from .mailbox import Mailbox, MessageReceiver, ResultSlot
 from .message import Msg
 from .threads import spawn_from_finalizer
+from .writer import NOW
 
 
 class Inbox(MessageReceiver):
@@ -53,11 +54,11 @@ class Inbox(MessageReceiver):
         headers: HeadersLike | None = None,
         deadline: Deadline = FOREVER,
     ) -> None:
-        """Send a request; raises as `MessageEncoder.encode_command` and `Writer.send`."""
+        """Send a request; raises as `MessageEncoder.encode_command` and `Writer.append`."""
         self.asked = subject
         core = self._core
         command, size = core.encoder.encode_command(subject, payload, self.reply, headers)
-        core.writer.send(command, 1, size, deadline)
+        core.writer.append(command, size, NOW, 1, True, deadline)
 
     def _fail(self, error: BaseException) -> bool:
         """End with an error; return whether this was the end."""

@@ -28,7 +28,7 @@ from .mailbox import MessageReceiver, ResultSlot, SubscriptionState, copy_except
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable
 from .threads import caller
-from .writer import Writer
+from .writer import NOW, Writer
 
 #: The lines for which `warn_in_event_loop` has warned.
 _warned: dict[str | tuple[str, type[Warning], int], int] = {}
@@ -71,7 +71,7 @@ class RequestMux(MessageReceiver):
     ) -> None:
         self._table = table
         self._encode = encoder.encode_command
-        self._send = writer.send
+        self._append = writer.append
         self._direct = direct
         self._state = state
         self._fail_all_on_disconnect = fail_on_disconnect
@@ -109,7 +109,7 @@ class RequestMux(MessageReceiver):
             PermissionsError: the server does not permit the request or the reply subject.
             ConnectionLostError: the connection was lost, and the request fails on that.
             ConnectionClosedError: the connection is closed.
-            Error: otherwise as `MessageEncoder.encode_command` and `Writer.send`.
+            Error: otherwise as `MessageEncoder.encode_command` and `Writer.append`.
 
         """
         warn_in_event_loop()
@@ -126,7 +126,7 @@ class RequestMux(MessageReceiver):
                 # Registered after close() failed the pending requests.
                 raise copy_exception(self._reason)
             command, size = self._encode(subject, payload, self._reply_prefix + token, headers)
-            self._send(command, 1, size, deadline)
+            self._append(command, size, NOW, 1, True, deadline)
             subscription, direct = self._subscription, self._direct
             replies: list[RawMessage] = []
             while True:
@@ -146,7 +146,7 @@ class RequestMux(MessageReceiver):
                     # Another thread has just removed the request and is about to settle it.
                     slot.arrived(FOREVER)
                     break
-                self._send(command, 1, size, deadline)
+                self._append(command, size, NOW, 1, True, deadline)
         finally:
             self._waiting.pop(token, None)
             self._fail_on_disconnect.discard(token)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable
 from typing import Final
 
 from .. import errors
@@ -18,7 +17,7 @@ from .direct_reads import DirectReads
 from .events import Events
 from .mailbox import MessageReceiver, SubscriptionState
 from .state import ConnectionState
-from .writer import Writer
+from .writer import SOON, WITH_NEXT, Flush, Writer
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
@@ -85,13 +84,13 @@ class SubscriptionTable:
             ConnectionClosedError: the connection is closed.
 
         """
-        return self._add(subject, queue, receiver, 0, self._writer.append)
+        return self._add(subject, queue, receiver, 0, SOON)
 
     def add_deferred(
         self, subject: str, receiver: MessageReceiver, limit: int = 0
     ) -> SubscriptionState:
         """Subscribe as `add()`, for ``limit`` messages if given; sent together with the caller's next command."""
-        return self._add(subject, "", receiver, limit, self._writer.enqueue_deferred)
+        return self._add(subject, "", receiver, limit, WITH_NEXT)
 
     def _add(
         self,
@@ -99,7 +98,7 @@ class SubscriptionTable:
         queue: str,
         receiver: MessageReceiver,
         limit: int,
-        append: Callable[[bytes], None],
+        flush: Flush,
     ) -> SubscriptionState:
         before = getattr(receiver, "subscription", None)
         try:
@@ -110,7 +109,7 @@ class SubscriptionTable:
                 if limit:
                     subscription.limit = limit
                     command += unsubscribe_command(subscription.sid, limit)
-                append(command)
+                self._writer.control(command, flush)
             if not receiver.awaited:
                 self._direct.end()
         except BaseException:
@@ -125,20 +124,20 @@ class SubscriptionTable:
         # The caller must notify the receiver.
         with self._state.lock:
             if subscription.sid in self.by_sid:
-                self._unsubscribe(subscription, self._writer.append, limit)
+                self._unsubscribe(subscription, SOON, limit)
 
     def remove_deferred(self, subscription: SubscriptionState) -> None:
         """End a subscription; the command is sent together with the next one."""
         with self._state.lock:
             if subscription.sid in self.by_sid:
-                self._unsubscribe(subscription, self._writer.enqueue_deferred)
+                self._unsubscribe(subscription, WITH_NEXT)
 
     def remove_receiver(self, receiver: MessageReceiver) -> None:
         """End what a receiver has subscribed to: its owner could not be created, or has failed."""
         with self._state.lock:
             for subscription in list(self.by_sid.values()):
                 if subscription.receiver is receiver:
-                    self._unsubscribe(subscription, self._writer.append)
+                    self._unsubscribe(subscription, SOON)
 
     def stop(self, subscriptions: list[SubscriptionState]) -> None:
         """Unsubscribe on the server; messages in flight are still delivered until `forget()`."""
@@ -146,7 +145,7 @@ class SubscriptionTable:
             for subscription in subscriptions:
                 # It stays for the messages in flight.
                 subscription.ending = True
-                self._writer.enqueue_deferred(unsubscribe_command(subscription.sid))
+                self._writer.control(unsubscribe_command(subscription.sid), WITH_NEXT)
 
     def forget(self, subscriptions: list[SubscriptionState]) -> None:
         """Remove subscriptions that were stopped."""
@@ -175,20 +174,18 @@ class SubscriptionTable:
         self.by_sid[subscription.sid] = subscription
         return subscription, command
 
-    def _unsubscribe(
-        self, subscription: SubscriptionState, append: Callable[[bytes], object], limit: int = 0
-    ) -> None:
+    def _unsubscribe(self, subscription: SubscriptionState, flush: Flush, limit: int = 0) -> None:
         """End a subscription, and append the command for the server; the state's ``lock`` is held."""
         # It ends after ``limit`` messages, at once if ``limit`` is 0 or was reached before. It leaves the table last:
         # a call that a Ctrl-C interrupts can be repeated.
         if limit > subscription.delivered:
             subscription.limit = limit
-            append(unsubscribe_command(subscription.sid, limit))
+            self._writer.control(unsubscribe_command(subscription.sid, limit), flush)
             if limit > subscription.delivered:
                 return
             # The reader has delivered the last message before it saw the limit.
         else:
-            append(unsubscribe_command(subscription.sid))
+            self._writer.control(unsubscribe_command(subscription.sid), flush)
         self.by_sid.pop(subscription.sid, None)
 
     def restore(self) -> bytes:
@@ -214,7 +211,7 @@ class SubscriptionTable:
             if self._state.reconnects or subscription.limit > _MAX_LIMIT:
                 # An UNSUB with a limit that was buffered over a reconnect makes the new server count
                 # from zero, so it would keep the subscription. Of a larger limit it does not know.
-                self._unsubscribe(subscription, self._writer.append)
+                self._unsubscribe(subscription, SOON)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Notify all receivers."""

@@ -97,18 +97,34 @@ class FlusherState(IntEnum):
     """It sleeps until its schedule, or until it is woken."""
 
 
+class Flush(IntEnum):
+    """When a command is sent: the first state of the flusher that it ends; the C extension has the same numbers."""
+
+    SOON = 1
+    """By the flusher, at once."""
+    DEFERRED = 2
+    """By the flusher, within a flush delay."""
+    WITH_NEXT = 3
+    """Together with the next command."""
+    NOW = 4
+    """By the calling thread."""
+
+
 # In Python 3.10, the lookup in the class is a call, which a KeyboardInterrupt could leave.
 _AWAKE, _TICKING, _ASLEEP = FlusherState
+SOON, DEFERRED, WITH_NEXT, NOW = Flush
 
 
 class _Stall:
     """How long a thread waits for a socket that is full, see rule 4."""
 
-    def __init__(self, deadline: Deadline | None, progress: object) -> None:
+    def __init__(self, deadline: Deadline | float | None, progress: object) -> None:
         self._is_limited_by_progress = deadline is None
         self._progress = progress
+        if not isinstance(deadline, Deadline):
+            deadline = Deadline(_STALL_LIMIT_S if deadline is None else deadline)
         #: The end of the wait, unless there is progress.
-        self.deadline: Deadline = deadline or Deadline(_STALL_LIMIT_S)
+        self.deadline: Deadline = deadline
 
     def is_over(self, progress: object) -> bool:
         """Return whether the wait has ended; ``progress`` changes with every byte that was accepted."""
@@ -138,13 +154,14 @@ class Writer:
         self._sent_at = 0.0  # when data was last taken from the buffer, by the monotonic clock
         self.out_msgs: int = 0
         self.out_bytes: int = 0
-        self._awaited = 0  # messages whose callers wait for a reply, and those of the client itself
+        #: The number of messages of the program, sent or not, for whose reply no caller has waited.
+        self.unanswered: int = 0
         # --- set once, read without a lock ---
         self.closed: BaseException | None = None
         # --- under _sending ---
         self._batch = _NOTHING
         self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
-        # Number of messages without a waiting caller when the batch was taken, and the one before it.
+        # What `unanswered` was when the batch was taken, and the one before it; see `unsent`.
         self._taken = self._taken_before = 0
         self._sender = 0  # id of the thread that holds _sending and sends
         # The flusher sleeps on this lock; released means that there is work.
@@ -163,79 +180,71 @@ class Writer:
         reply: str,
         headers: HeadersLike | None,
     ) -> None:
-        """Encode a message and append it; raises as `MessageEncoder.encode_message` and `publish()`."""
+        """Encode a message and append it for the flusher; raises as `encode_message()` and `append()`."""
         command, size = encoder.encode_message(subject, payload, reply, headers)
-        self.publish(command, size)
+        self.append(command, size, SOON)
 
     _publish_message = publish_message  # for the C extension
 
-    def publish(self, command: bytes, size: int) -> None:
+    def append(
+        self,
+        command: bytes,
+        size: int,
+        flush: Flush,
+        messages: int = 1,
+        is_awaited: bool = False,
+        deadline: Deadline | float | None = None,
+        /,
+    ) -> None:
         """
-        Append the command of a message; the flusher sends it.
+        Append the command of a message, or of several; wait while the buffer is above its limit.
+
+        ``is_awaited``: callers wait for the replies, or the client itself sends it; see `unsent`.
 
         Raises:
             ConnectionClosedError: the writer is closed; a copy of the reason.
             OutboundBufferLimitError: no stream is attached, and the buffer is full; nothing was appended.
-            TimeoutError: the command is buffered; see `apply_backpressure()`.
+            TimeoutError: the command is buffered; the deadline has passed, or without one the socket has
+                accepted nothing for ``_STALL_LIMIT_S``.
+            Error: the same; a signal handler interrupted this thread while it was sending.
 
         """
-        if self._append_message(command, size, _TICKING):
-            self.apply_backpressure()
-
-    def send_deferred(self, command: bytes, size: int) -> None:
-        """Append the command of a message that may be sent within ``_FLUSH_DELAY_S``; raises as `publish()`."""
-        # This is for messages without a waiting caller, such as acknowledgements. A caller that waits
-        # for a reply calls `send_buffered()` first.
-        if self._append_message(command, size, _ASLEEP):
-            self.apply_backpressure()
-
-    def enqueue_message(self, command: bytes, size: int) -> bool:
-        """Append as `send_deferred()`, but never wait; return whether `apply_backpressure()` should follow."""
-        return self._append_message(command, size, _ASLEEP)
-
-    def _append_message(self, command: bytes, size: int, wake_from: FlusherState) -> bool:
-        """Append the command of a message; return whether the buffer is above its limit."""
-        # The C extension calls it for what it does not append itself.
         if self.closed is not None:
             raise copy_exception(self.closed)
-        is_lone = False
+        sends = False
         try:
             with self._lock:
-                if self._flusher >= wake_from:
-                    is_lone = (
-                        self._flusher == _ASLEEP
-                        and not self._buffer
-                        and monotonic() - self._sent_at > _FLUSH_DELAY_S
-                    )
-                    if not is_lone:
-                        self._wake()
-                length = len(command)
-                if self._stream is None and len(self._buffer) + length > self._pending_size:
-                    raise errors.OutboundBufferLimitError(self._pending_size)
-                self.out_msgs += 1
+                if self._stream is None and len(self._buffer) + len(command) > self._pending_size:
+                    raise errors.OutboundBufferLimitError(self._pending_size)  # noqa: TRY301 - nothing to send
+                sends = flush == NOW or (
+                    self._flusher == _ASLEEP
+                    and not self._buffer
+                    and monotonic() - self._sent_at > _FLUSH_DELAY_S
+                )
+                if self._flusher >= flush and not sends:
+                    self._wake()
+                self.out_msgs += messages
                 self.out_bytes += size
+                if not is_awaited:
+                    self.unanswered += messages
                 self._buffer += command
-            if is_lone:
+            if sends:
+                # If another thread is sending, or the socket is full, another thread sends the command.
                 self.send_buffered()
-        finally:
-            if is_lone and self._buffer:
+        except BaseException:
+            if sends:
                 self._wake_flusher()
-        return len(self._buffer) > _SEND_ABOVE_BYTES
+            raise
+        if len(self._buffer) > _SEND_ABOVE_BYTES:
+            self._apply_backpressure(deadline)
 
-    def count_internal(self, messages: int) -> None:
-        """Count messages of the client itself before they are sent, such as pull requests; see `unsent`."""
+    _append = append  # for the C extension
+
+    def control(self, command: bytes, flush: Flush) -> None:
+        """Append a command other than a message, to be sent `SOON` or `WITH_NEXT`; never waits, never raises."""
+        # So the reader may call it, and a thread that holds the lock of the state.
         with self._lock:
-            self._awaited += messages
-
-    def _wake(self) -> None:
-        """Wake the sleeping flusher; ``_lock`` is held."""
-        self._flusher = _AWAKE
-        self._work.release()
-
-    def append(self, command: bytes) -> None:
-        """Append a command other than a message; never waits, so the reader may call it."""
-        with self._lock:
-            if self._flusher:
+            if self._flusher >= flush:
                 self._wake()
             self._buffer += command
 
@@ -252,12 +261,7 @@ class Writer:
             self._pong_end = size + len(PONG)
             self._buffer += PONG
 
-    def enqueue_deferred(self, command: bytes) -> None:
-        """Append a command that is sent together with the next one."""
-        with self._lock:
-            self._buffer += command
-
-    def enqueue_ping(self, markers: list[T], marker: T) -> None:
+    def ping(self, markers: list[T], marker: T) -> None:
         """Append a ping that is sent together with the next command, and a marker to a list."""
         # A KeyboardInterrupt leaves both or neither of them.
         with self._lock:
@@ -265,43 +269,16 @@ class Writer:
             # No bytecode runs between the two appends, so no KeyboardInterrupt is raised there.
             deque(map(_call, appends), maxlen=0)
 
-    def send(
-        self, command: bytes, messages: int, size: int, deadline: Deadline | None = None
-    ) -> None:
-        """
-        Append the commands of messages, and send the buffer on the calling thread.
+    def _wake(self) -> None:
+        """Wake the sleeping flusher; ``_lock`` is held."""
+        self._flusher = _AWAKE
+        self._work.release()
 
-        Raises:
-            ConnectionClosedError, OutboundBufferLimitError, TimeoutError: as `publish()`.
-
-        """
-        # This is for calls that wait for a reply, until the deadline. If another thread is sending, or the
-        # socket is full, another thread sends the command.
-        if self.closed is not None:
-            raise copy_exception(self.closed)
+    def _wake_flusher(self) -> None:
+        """Wake the flusher if it sleeps."""
         with self._lock:
-            if self._stream is None and len(self._buffer) + len(command) > self._pending_size:
-                raise errors.OutboundBufferLimitError(self._pending_size)
-            self.out_msgs += messages
-            if deadline is not None:
-                self._awaited += messages
-            self.out_bytes += size
-            self._buffer += command
-        self.send_buffered()
-        if len(self._buffer) > _SEND_ABOVE_BYTES:
-            self.apply_backpressure(deadline)
-
-    _send = send  # for the C extension
-
-    def send_buffered(self, deadline: Deadline = NO_WAIT) -> None:
-        """Send the buffer, unless another thread is sending; wait for a full socket until the deadline."""
-        try:
-            while (self._buffer or self._batch) and self._stream is not None:
-                if not self._send_if_free(0.0, deadline):
-                    return
-        except BaseException:
-            self._wake_flusher()  # other threads rely on this one
-            raise
+            if self._flusher:
+                self._wake()
 
     # --- sending the buffer ---------------------------------------------------------------------
 
@@ -310,7 +287,8 @@ class Writer:
         ticks = 0
         while True:
             schedule = Deadline(next_wake())
-            self.send_buffered(schedule)
+            while (self._buffer or self._batch) and self._send_if_free(0.0, schedule):
+                pass  # other threads may have added data meanwhile
             with self._lock:
                 if self.closed is not None:
                     return
@@ -328,13 +306,16 @@ class Writer:
                 # next request. One tick costs less than a wake-up for each acknowledgement.
                 ticks = _MAX_IDLE_TICKS if woken or self._buffer else max(0, ticks - 1)
 
-    def drain(self, deadline: Deadline) -> bool:
-        """Send the whole buffer, waiting for the socket; return whether all of it was sent."""
-        while self._buffer or self._batch:
-            if self._stream is None or self.closed is not None:
-                return False
-            if not self._send_if_free(deadline.lock_timeout(), deadline):
-                return False
+    def send_buffered(self, deadline: Deadline = NO_WAIT) -> bool:
+        """Send the buffer, waiting for another sender and for a full socket; return whether all was sent."""
+        try:
+            while self._buffer or self._batch:
+                timeout = deadline.lock_timeout()
+                if self._stream is None or not self._send_if_free(timeout, deadline):
+                    return False
+        except BaseException:
+            self._wake_flusher()  # other threads rely on this one
+            raise
         return True
 
     @property
@@ -343,22 +324,17 @@ class Writer:
         return len(self._buffer) + max(0, len(self._batch) - sum(self._sent))
 
     @property
-    def unanswered(self) -> int:
-        """The number of messages of the program, sent or not, for whose reply no caller has waited."""
-        return max(0, self.out_msgs - self._awaited)
-
-    @property
     def unsent(self) -> int:
-        """The number of messages of the program, without a waiting caller, that were not sent or are lost."""
+        """The number of `unanswered` messages that were not sent or are lost."""
         is_sent = sum(self._sent) == len(self._batch)
         taken = self._taken if is_sent else self._taken_before
-        return max(0, self.out_msgs - self._awaited - taken)
+        return self.unanswered - taken
 
     def flush_and_shutdown(self, stream: ByteStream, deadline: Deadline) -> None:
         """Send the buffer to a stream, and shut the stream down."""
         # Later commands, and those not sent in time, are kept for the next stream. A batch that was sent
         # in part is lost, as with a stream that breaks.
-        self.drain(deadline)
+        self.send_buffered(deadline)
         acquired: list[bool] = []
         try:
             # No thread is sending while this lock is held.
@@ -371,17 +347,8 @@ class Writer:
             if True in acquired:
                 self._sending.release()
 
-    def apply_backpressure(self, deadline: Deadline | None = None) -> None:
-        """
-        Send until the buffer is below its limit.
-
-        Raises:
-            TimeoutError: the deadline has passed, or without one the socket has accepted nothing for
-                ``_STALL_LIMIT_S``.
-            Error: a signal handler interrupted this thread while it was sending.
-            ConnectionClosedError: the writer is closed.
-
-        """
+    def _apply_backpressure(self, deadline: Deadline | float | None) -> None:
+        """Send until the buffer is below its limit; raise as `append()`."""
         stall = _Stall(deadline, self._progress())
         is_over = False
         while len(self._buffer) > _SEND_ABOVE_BYTES and self._stream is not None:
@@ -425,12 +392,6 @@ class Writer:
                 if not done:
                     self._wake_flusher()
 
-    def _wake_flusher(self) -> None:
-        """Wake the flusher if it sleeps."""
-        with self._lock:
-            if self._flusher:
-                self._wake()
-
     def _send_all(self, deadline: Deadline) -> bool:
         """Send the batch, then the buffer until it is empty; ``_sending`` is held."""
         # Returns whether all data was sent; if not, the socket is full at the deadline, or the stream is not
@@ -473,7 +434,7 @@ class Writer:
             buffer = bytearray()
             sent: list[int] = []
             batch = memoryview(self._buffer)
-            self._taken_before, self._taken = self._taken, self.out_msgs - self._awaited
+            self._taken_before, self._taken = self._taken, self.unanswered
             self._batch, self._sent, self._buffer, self._pong_end = batch, sent, buffer, 0
             self._sent_at = monotonic()
         return bool(batch)
@@ -526,9 +487,9 @@ class Writer:
                 self._wake()
 
 
-#: The writer with the methods that append messages, and `send()`, in C, if the C extension is in use. They append
-#: in C while no thread holds the lock, a stream is attached, and the flusher need not be woken. `send()` sends in C
-#: if no thread is sending, and the stream is a plain socket.
+#: The writer with the methods that append messages in C, if the C extension is in use. They append in C while no
+#: thread holds the lock, a stream is attached, and the flusher need not be woken. What is sent now is sent in C if
+#: no thread is sending, and the stream is a plain socket.
 FastWriter: type[Writer] = Writer
 
 if not TYPE_CHECKING and speedups.OutputBuffer is not None:
@@ -580,7 +541,7 @@ class KeepAlive:
         """
         slot: ResultSlot[None] = ResultSlot()
         with self._lock:
-            self._writer.enqueue_ping(self._waiters, slot)
+            self._writer.ping(self._waiters, slot)
         if self._writer.closed is not None:
             raise copy_exception(self._writer.closed)
         self._writer.send_buffered()
@@ -619,7 +580,7 @@ class KeepAlive:
             return self._interval
         with self._lock:
             self._outstanding += 1
-            self._writer.enqueue_ping(self._waiters, None)
+            self._writer.ping(self._waiters, None)
         return self._interval
 
     def on_disconnected(self, error: BaseException) -> None:

@@ -19,6 +19,7 @@ from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
 from ..client.mailbox import MessageReceiver
 from ..client.threads import call_to_end
+from ..client.writer import SOON
 from ..codec import Record, decode, dumps, loads
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
@@ -301,11 +302,11 @@ class APIRequests:
         return bool(self.core.info.cluster or self.routes.domain)
 
     def send(self, route: str, body: Mapping[str, Any] | None = None) -> None:
-        """Send a request without waiting for the reply; raises as `Writer.publish`."""
+        """Send a request without waiting for the reply; raises as `Writer.append`."""
         core = self.core
-        core.writer.count_internal(1)
         payload = b"" if body is None else dumps(body)
-        core.writer.publish(*core.encoder.encode_command(route.encode(), payload))
+        command, size = core.encoder.encode_command(route.encode(), payload)
+        core.writer.append(command, size, SOON, 1, True)
 
     def drop_consumer(self, stream: str, name: str) -> None:
         """Delete a consumer without waiting for the reply."""

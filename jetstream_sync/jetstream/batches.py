@@ -32,6 +32,7 @@ from ..client.core import ConnectionCore
 from ..client.encoder import batch_heads, publish_with_headers_command
 from ..client.message import Msg
 from ..client.replies import QueueInbox
+from ..client.writer import NOW
 from ..codec import loads
 from ..exact import exact
 from ..headers import (
@@ -110,7 +111,7 @@ class AtomicBatchSender(QueueInbox):
         """Send the commands of a number of messages; return the acknowledgement of the last one."""
         self._subjects = subjects
         self.mailbox.items.clear()
-        self._core.writer.send(buffer, count, len(buffer), deadline)
+        self._core.writer.append(buffer, len(buffer), NOW, count, True, deadline)
         return self._wait(reply, count, set(answered), deadline)
 
     def _wait(self, reply: bytes, last: int, missing: set[int], deadline: Deadline) -> PubAck:

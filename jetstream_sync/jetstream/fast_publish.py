@@ -30,6 +30,7 @@ from ..api.publish import (
 from ..client.core import ConnectionCore
 from ..client.replies import Inbox
 from ..client.threads import Waiters
+from ..client.writer import DEFERRED
 from ..codec import loads
 from ..exact import exact
 from ..headers import HeadersLike, is_no_responders
@@ -328,14 +329,14 @@ class FastPublisher:
             flow.subjects.append((seq, where))
         flow.asked = where
         self._seq = seq
-        core.writer.send_deferred(command, size)
+        core.writer.append(command, size, DEFERRED)
 
     def _ping(self) -> None:
         """Request an acknowledgement: the last one, or the last message, may be lost."""
         reply = b"%b%d%b" % (self._reply, self._seq, _PING)
         command, size = self._core.encoder.encode_command(self._flow.asked, b"", reply, None)
         self._flow.ping_due = False
-        self._core.writer.send_deferred(command, size)
+        self._core.writer.append(command, size, DEFERRED)
 
     def _wait(self, holds: Callable[[], object]) -> None:
         """Wait for a condition, or for the end of the publish after a commit; raise if it ends early."""

@@ -14,6 +14,7 @@ from ..client.encoder import publish_command
 from ..client.mailbox import MessageReceiver
 from ..client.message import Msg
 from ..client.threads import Waiters
+from ..client.writer import DEFERRED, NOW, SOON
 from ..codec import dumps, encodable
 from ..durations import duration, duration_to_ns
 from ..exact import exact
@@ -42,9 +43,9 @@ _subject_and_header: Final = itemgetter(0, 2)
 
 
 def send_in_progress(core: ConnectionCore, ack_subject: bytes) -> None:
-    """Make the server restart the ``ack_wait`` of a message; raises as `Writer.publish`."""
+    """Make the server restart the ``ack_wait`` of a message; raises as `Writer.append`."""
     command, size = core.encoder.encode_command(ack_subject, _IN_PROGRESS)
-    core.writer.publish(command, size)
+    core.writer.append(command, size, SOON)
 
 
 class JetStreamMsg(Msg):
@@ -113,7 +114,7 @@ class JetStreamMsg(Msg):
         """
         if self._settled is False and self._reply:
             # Repeats _settle() to save calls and formatting: this runs once per message.
-            self._core.writer.send_deferred(_ACK_COMMAND % self._reply, 4)
+            self._core.writer.append(_ACK_COMMAND % self._reply, 4, DEFERRED)
             self._settled = True
         else:
             self._settle(_ACK)
@@ -197,7 +198,7 @@ class JetStreamMsg(Msg):
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
             command, size = self._core.encoder.encode_command(reply, payload)
-            self._core.writer.send_deferred(command, size)
+            self._core.writer.append(command, size, DEFERRED)
             # Set after the acknowledgement was buffered: one that could not be sent may be retried.
             self._settled = settled
 
@@ -250,7 +251,8 @@ class Confirmations(MessageReceiver):
         # The commands differ in their subjects only.
         end = command[len(_VERB) :]
         commands = _VERB + (end + _VERB).join(subjects) + end
-        self._core.writer.send(commands, len(subjects), size * len(subjects))
+        count = len(subjects)
+        self._core.writer.append(commands, size * count, NOW, count)
 
     def counts(self) -> list[tuple[int, int, bool]]:
         """Return what has arrived: tokens, numbers, and whether there were no responders instead."""

@@ -44,10 +44,11 @@ from ..client.core import ConnectionCore
 from ..client.events import closed_before
 from ..client.mailbox import Mailbox, MessageReceiver, copy_exception
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
+from ..client.writer import DEFERRED
 from ..durations import counted
 from ..headers import HeadersLike, is_no_responders
 from ..locks import new_lock, new_rlock
-from ..net.clock import BackoffDelay, Deadline, monotonic, seconds
+from ..net.clock import NO_WAIT, BackoffDelay, Deadline, monotonic, seconds
 from ..options import check_int, check_returned
 from ..protocol.parser import PAYLOAD, RawMessage
 
@@ -516,7 +517,9 @@ class _AckThread:
                 continue  # settled meanwhile
             try:
                 # This thread must not wait for a full socket.
-                self._core.writer.enqueue_message(*message)
+                self._core.writer.append(*message, DEFERRED, 1, False, NO_WAIT)
+            except errors.TimeoutError:
+                pass  # it is buffered
             except errors.Error as error:
                 self._pending.pop(token, None)
                 future.settle(error)
@@ -562,7 +565,7 @@ class Publisher(MessageReceiver):
         # Copied: to look them up for each message costs 5 % of `publish_async`.
         self._encode_subject = core.encoder.encode_subject
         self._encode_command = core.encoder.encode_command
-        self._enqueue = core.writer.enqueue_message
+        self._append = core.writer.append
         self._timeout = None if timeout is None else seconds(timeout)
         self._window = window
         self._stall_wait = (
@@ -656,7 +659,7 @@ class Publisher(MessageReceiver):
             headers = publish_headers(headers, options)
         token = b"%x" % next(self._tokens)
         # Local, because Python 3.11 does not cache the lookup of a method that an instance holds.
-        encode_subject, encode, enqueue = self._encode_subject, self._encode_command, self._enqueue
+        encode_subject, encode, append = self._encode_subject, self._encode_command, self._append
         where = encode_subject(subject)
         message = command, size = encode(where, payload, self._reply_prefix + token, headers)
         limit = self._timeout if timeout is None else seconds(timeout)
@@ -677,10 +680,7 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            if enqueue(command, size):
-                core.writer.apply_backpressure(
-                    None if limit is None else deadline or Deadline(limit)
-                )
+            append(command, size, DEFERRED, 1, False, deadline or limit)
         except BaseException:
             self._pending.pop(token, None)
             self._room.wake_all()

@@ -31,6 +31,7 @@ from ..api.pull import (
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
 from ..client.replies import QueueInbox
+from ..client.writer import DEFERRED, NOW
 from ..durations import NS_PER_S
 from ..headers import PIN_ID, STATUS_START, StatusCode, parse_headers
 from ..net.clock import BackoffDelay, Deadline, monotonic
@@ -405,11 +406,8 @@ class PullRequester:
         if encoded is None or encoded[0] is not request:
             encoded = self._encoded = request, request.encode()
         command, size = self.core.encoder.encode_command(self._subject, encoded[1], reply)
-        self.core.writer.count_internal(1 if deferred else count)
-        if deferred:
-            self.core.writer.send_deferred(command * count, size * count)
-        else:
-            self.core.writer.send(command * count, count, size * count)
+        flush = DEFERRED if deferred else NOW
+        self.core.writer.append(command * count, size * count, flush, count, True)
 
     def message(self, delivery: RawMessage) -> JetStreamMsg:
         """Check a message, and return it for the caller; raise if one before it is missing."""

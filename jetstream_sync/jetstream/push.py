@@ -31,6 +31,7 @@ from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
 from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, PendingLimits, Subscription
 from ..client.threads import call_to_end
+from ..client.writer import SOON
 from ..durations import counted
 from ..headers import (
     CONSUMER_STALLED,
@@ -283,8 +284,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             tokens = ack_tokens(delivery[SUBJECT])
             headers = {LAST_CONSUMER: tokens[4].decode(), LAST_STREAM: tokens[3].decode()}
         command, size = self._core.encoder.encode_command(delivery[REPLY], b"", b"", headers)
-        self._core.writer.count_internal(1)
-        self._core.writer.publish(command, size)
+        self._core.writer.append(command, size, SOON, 1, True)
 
     # --- the callback ---------------------------------------------------------------------------
 

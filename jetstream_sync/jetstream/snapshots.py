@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from .. import errors
 from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
 from ..client.replies import QueueInbox
+from ..client.writer import NOW
 from ..codec import encode
 from ..headers import StatusCode, parse_status
 from ..net.clock import Deadline
@@ -148,8 +149,8 @@ class StreamSnapshot:
             raise self._broken(0, f"chunk {self.pieces + 1} did not arrive")
         self._sink.asked = reply
         core = self._api.core
-        core.writer.count_internal(1)
-        core.writer.send(core.encoder.encode_command(reply, b"")[0], 1, 0)
+        command, _ = core.encoder.encode_command(reply, b"")
+        core.writer.append(command, 0, NOW, 1, True)
 
     def _end(self, block: bytes) -> None:
         self.close()

@@ -23,6 +23,7 @@ from ..client.mailbox import SubscriptionState
 from ..client.message import Msg
 from ..client.subscription import Subscription, SubscriptionReceiver
 from ..client.threads import Signal
+from ..client.writer import DEFERRED, NOW
 from ..codec import dumps, encodable, text_of
 from ..headers import Headers, HeadersLike
 from ..locks import new_lock
@@ -69,10 +70,7 @@ class ServiceRequest(Msg):
             return
         core = self._core
         command, size = core.encoder.encode_command(self._reply, payload, b"", headers)
-        if self._endpoint.is_busy():
-            core.writer.send_deferred(command, size)
-        else:
-            core.writer.send(command, 1, size)
+        core.writer.append(command, size, DEFERRED if self._endpoint.is_busy() else NOW)
 
     def respond_json(self, value: Any, headers: HeadersLike | None = None) -> None:
         """

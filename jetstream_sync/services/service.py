@@ -25,6 +25,7 @@ from .. import errors
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Signal, in_callback, join
+from ..client.writer import NOW
 from ..codec import dumps, encode
 from ..exact import exact
 from ..locks import new_lock
@@ -491,7 +492,7 @@ class Service(EndpointGroup):
                 self._core.events.error(error)
                 headers = {ERROR_HEADER: "the reply is too large", ERROR_CODE_HEADER: "500"}
                 command, size = encoder.encode_command(reply, b"", b"", headers)
-            self._core.writer.send(command, 1, size)
+            self._core.writer.append(command, size, NOW)
 
 
 class _ControlReceiver(MessageReceiver):

@@ -14,6 +14,7 @@ from fixtures.threads import run_all, within
 
 import jetstream_sync
 from jetstream_sync import JetStream, Stream, errors
+from jetstream_sync.client.writer import Flush
 from jetstream_sync.jetstream.fast_publish import FastPublisher
 from jetstream_sync.server import NatsServer
 
@@ -38,15 +39,15 @@ def count(stream: Stream) -> int:
 
 def drop(fast: FastPublisher, *numbers: int) -> None:
     """Lose the messages with these numbers on their way to the server."""
-    send = core_of(fast).writer.send_deferred
+    append = core_of(fast).writer.append
     wanted = iter(range(fast._seq + 1, 10**9))
 
-    def sometimes(command: bytes, size: int) -> None:
+    def sometimes(command: bytes, size: int, flush: Flush) -> None:
         if next(wanted) not in numbers:
-            send(command, size)
+            append(command, size, flush)
 
     fast._core = mock.Mock(wraps=core_of(fast))
-    core_of(fast).writer.send_deferred = sometimes
+    core_of(fast).writer.append = sometimes
 
 
 @fast_server

@@ -15,6 +15,7 @@ from fixtures.threads import between, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection, Msg, ReplyIterator, errors
+from jetstream_sync.client.writer import NOW
 from jetstream_sync.server import NatsServer
 
 
@@ -136,7 +137,7 @@ def test_a_later_status_ends_the_replies(nc, other, subject):
     inbox = requests.next_msg(5.0).reply
     other.publish(inbox, b"a")
     command = b"HPUB %s 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % inbox.encode()
-    core_of(other).writer.send(command, 1, 16)
+    core_of(other).writer.append(command, 16, NOW)
     other.publish(inbox, b"b")
     with within(5.0):
         assert data(replies) == [b"a"]

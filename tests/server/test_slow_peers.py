@@ -16,6 +16,7 @@ from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection, ConnectionEvent, errors
+from jetstream_sync.client.writer import SOON
 from jetstream_sync.server import NatsServer
 
 BIG = b"x" * 1_000_000
@@ -127,7 +128,7 @@ def test_a_flood_of_pings_uses_bounded_memory():
         peer = listener.take()
         writer = core_of(nc).writer
         for _ in range(PLENTY):
-            writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
+            writer.control(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG), SOON)
         wait_until(lambda: writer._batch and writer._sent)
         before = len(writer._buffer)
         for _ in range(300):

@@ -13,6 +13,7 @@ from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection, errors
+from jetstream_sync.client.writer import SOON
 
 #: More than the buffers of both ends of a loopback connection hold.
 PLENTY = 40
@@ -58,7 +59,7 @@ def fill(nc: Connection) -> threading.Thread:
 def fill_alone(nc: Connection) -> None:
     """Leave more in the buffer than the socket accepts, with no thread waiting for it."""
     for _ in range(PLENTY):
-        core_of(nc).writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
+        core_of(nc).writer.control(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG), SOON)
 
 
 @pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])

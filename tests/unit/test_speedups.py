@@ -24,7 +24,7 @@ import pytest
 from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.client.encoder import FastEncoder
-from jetstream_sync.client.writer import FastWriter, Writer
+from jetstream_sync.client.writer import DEFERRED, NOW, SOON, FastWriter, Writer
 from jetstream_sync.errors import InvalidHeaderError
 from jetstream_sync.net.clock import FOREVER, Deadline
 from jetstream_sync.net.tcp import TCPStream
@@ -272,19 +272,20 @@ def test_fields_that_vanish_during_the_check_of_the_lock():
     left = []
 
     class Buffer(speedups.OutputBuffer):
-        def _append_message(self, command: bytes, size: int, wake_from: int) -> None:
+        def _append(self, command: bytes, size: int, flush: int) -> None:
+            assert flush == SOON
             left.append((command, size))
 
-    for name in ("_chunks", "_stream"):
+    for name in ("_buffer", "_stream"):
         buffer = Buffer()
-        buffer._chunks, buffer._stream, buffer.closed = [], object(), None
+        buffer._buffer, buffer._stream, buffer.closed = bytearray(), object(), None
 
         def is_locked(buffer: Buffer = buffer, name: str = name) -> bool:
             delattr(buffer, name)
             return False
 
         buffer._is_locked = is_locked
-        buffer.publish(b"PUB a 0\r\n\r\n", 0)
+        buffer.append(b"PUB a 0\r\n\r\n", 0, SOON)
     assert left == [(b"PUB a 0\r\n\r\n", 0)] * 2
 
 
@@ -482,29 +483,28 @@ def test_a_command_that_a_socket_takes_in_part_is_sent_once():
         reader = threading.Thread(
             target=lambda: seen.append(theirs.recv(len(expected), socket.MSG_WAITALL))
         )
-        writer.send(commands[0], 1, len(commands[0]), FOREVER)
-        writer.send(commands[1], 1, len(commands[1]), Deadline(60))
+        writer.append(commands[0], len(commands[0]), NOW, 1, True, FOREVER)
+        writer.append(commands[1], len(commands[1]), NOW, 1, True, Deadline(60))
         assert 0 < writer.pending_bytes < len(commands[1])
         reader.start()
         for command in commands[2:]:
-            writer.send(command, 1, len(command), FOREVER)
-        assert writer.drain(Deadline(10))
+            writer.append(command, len(command), NOW, 1, True, FOREVER)
+        assert writer.send_buffered(Deadline(10))
         reader.join(10)
         assert seen == [expected]
         assert (writer.out_msgs, writer.out_bytes) == (4, len(expected))
         assert (writer.unanswered, writer.unsent, writer.pending_bytes) == (0, 0, 0)
-        writer.send(b"x", 1, 1)
+        writer.append(b"x", 1, NOW)
         assert (writer.unanswered, writer.unsent) == (1, 0)
-        writer.count_internal(2)
-        writer.send(b"pulls", 2, 1)
-        writer.publish(b"p", 1)
+        writer.append(b"pulls", 1, NOW, 2, True)
+        writer.append(b"p", 1, SOON)
         assert (writer.unanswered, writer.unsent) == (2, 1)
-        assert writer.drain(Deadline(10))
+        assert writer.send_buffered(Deadline(10))
         assert (writer.unanswered, writer.unsent) == (2, 0)
         writer.pause()
-        writer.publish(b"kept", 4)
+        writer.append(b"kept", 4, SOON)
         assert (writer.unanswered, writer.unsent) == (3, 1)
-        writer.send(b"later", 1, 5, FOREVER)
+        writer.append(b"later", 5, NOW, 1, True, FOREVER)
         assert writer.pending_bytes == 9
 
 
@@ -517,10 +517,10 @@ def test_buffered_commands_are_sent_before_the_command_of_a_caller(writer_type, 
     writer = writer_type(1 << 20, lambda *_: None)
     with ours, theirs:
         writer.attach(TCPStream(ours, "peer"), b"CONNECT ")
-        writer.publish(b"first ", 6)
-        writer.send_deferred(b"+ACK ", 4)
+        writer.append(b"first ", 6, SOON)
+        writer.append(b"+ACK ", 4, DEFERRED)
         command = b"c" * size
-        writer.send(command, 1, size, Deadline(60))
+        writer.append(command, size, NOW, 1, True, Deadline(60))
         assert writer.unsent == 0 or writer.pending_bytes
         expected = b"CONNECT first +ACK " + command
         received = b""
@@ -530,7 +530,7 @@ def test_buffered_commands_are_sent_before_the_command_of_a_caller(writer_type, 
         assert received == expected
         assert (writer.out_msgs, writer.out_bytes) == (3, 10 + size)
         assert (writer.unanswered, writer.unsent, writer.pending_bytes) == (2, 0, 0)
-        writer.publish(b"next", 4)
+        writer.append(b"next", 4, SOON)
         assert writer.pending_bytes == 4
 
 
@@ -547,11 +547,11 @@ def test_a_finalizer_does_not_send_within_a_command_that_was_sent_in_part():
         try:
             garbage = Garbage()
             garbage.itself = garbage
-            weakref.finalize(garbage, writer.send, late, 1, len(late))
+            weakref.finalize(garbage, writer.append, late, len(late), NOW)
             del garbage
             gc.set_threshold(1, 1, 1)
             gc.enable()
-            writer.send(command, 1, 50_000)
+            writer.append(command, 50_000, NOW)
         finally:
             gc.set_threshold(*thresholds)
             gc.enable()

@@ -35,6 +35,7 @@ from ...client.core import ConnectionCore
 from ...client.encoder import publish_with_headers_command
 from ...client.mailbox import Mailbox, MessageReceiver
 from ...client.state import ConnectionStatus
+from ...client.writer import NOW
 from ...codec import loads
 from ...headers import MSG_ID, VERSION_LINE, StatusCode, parse_status
 from ...net.clock import Deadline, monotonic
@@ -545,7 +546,8 @@ class AckWindow(MessageReceiver):
     def _transmit(self, buffer: bytes, count: int) -> None:
         # While disconnected nothing is sent; after the reconnect everything is sent again.
         with suppress(errors.OutboundBufferLimitError, errors.TimeoutError):
-            self._core.writer.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
+            deadline = Deadline(self._ack_timeout)
+            self._core.writer.append(buffer, len(buffer), NOW, count, True, deadline)
 
     def _resend(self, again: list[bytes]) -> None:
         for start in range(0, len(again), CHUNK_ROWS):

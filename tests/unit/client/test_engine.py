@@ -13,6 +13,7 @@ from jetstream_sync.client.engine import Engine
 from jetstream_sync.client.mailbox import MessageReceiver
 from jetstream_sync.client.state import ConnectionStatus
 from jetstream_sync.client.transport import Transport
+from jetstream_sync.client.writer import SOON
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.protocol.parser import Ok, Parser, Ping, ServerInfo
@@ -325,7 +326,7 @@ def test_a_forked_copy_sends_nothing_and_says_so(unserved):
     before = unserved.buffered()
     unserved.engine.forked()
     with pytest.raises(errors.ForkedConnectionError):
-        unserved.engine.writer.publish(b"PUB a 0\r\n\r\n", 0)
+        unserved.engine.writer.append(b"PUB a 0\r\n\r\n", 0, SOON)
     assert Request(unserved.engine).outcome() is errors.ForkedConnectionError
     assert unserved.buffered() in {b"", before}
     assert len(receiver.closed) == 1

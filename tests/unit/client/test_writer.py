@@ -18,8 +18,12 @@ from jetstream_sync.client.writer import (
     _AWAKE,
     _SEND_ABOVE_BYTES,
     _TICKING,
+    DEFERRED,
+    NOW,
     PING,
     PONG,
+    SOON,
+    WITH_NEXT,
     FastWriter,
     FlusherState,
     Writer,
@@ -79,28 +83,28 @@ def stream(writer):
 
 def test_a_call_that_waits_for_a_reply_sends_at_once(writer, stream):
     """The command is sent with everything that was buffered before, in order."""
-    writer.publish(b"one", 0)
-    writer.send_deferred(b"two", 0)
-    writer.append(PONG)
-    writer.enqueue_deferred(PING)
+    writer.append(b"one", 0, SOON)
+    writer.append(b"two", 0, DEFERRED)
+    writer.control(PONG, SOON)
+    writer.control(PING, WITH_NEXT)
     assert stream.sent == b""
-    writer.send(b"three", 1, 0)
+    writer.append(b"three", 0, NOW)
     assert stream.sent == b"onetwo" + PONG + PING + b"three"
 
 
 def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
     """This is the back-pressure: memory does not grow faster than the socket accepts bytes."""
-    writer.publish(b"x" * _SEND_ABOVE_BYTES, 0)
+    writer.append(b"x" * _SEND_ABOVE_BYTES, 0, SOON)
     assert stream.sent == b""
-    writer.publish(b"y", 0)
+    writer.append(b"y", 0, SOON)
     assert stream.sent == b"x" * _SEND_ABOVE_BYTES + b"y"
-    writer.send_deferred(b"z" * (_SEND_ABOVE_BYTES + 1), 0)
+    writer.append(b"z" * (_SEND_ABOVE_BYTES + 1), 0, DEFERRED)
     assert stream.sent.endswith(b"z")
 
 
 def test_the_flusher_sends_all_appended_commands(writer, stream):
     """The flusher sends everything that was appended, until the writer is closed."""
-    writer.publish(b"one", 0)
+    writer.append(b"one", 0, SOON)
     schedule = iter([0.0, 0.0])
 
     def next_wake():
@@ -115,38 +119,27 @@ def test_the_flusher_sends_all_appended_commands(writer, stream):
 
 #: What a thread does -> the states of the flusher that it wakes.
 WAKES = {
-    "publish": {_TICKING, _ASLEEP},
-    "send_deferred": {_ASLEEP},
-    "enqueue_message": {_ASLEEP},
-    "append": {_TICKING, _ASLEEP},
-    "pong": {_TICKING, _ASLEEP},
-    "attach": {_TICKING, _ASLEEP},
-    "enqueue_deferred": set(),
-    "send": set(),
-    "close": {_TICKING, _ASLEEP},
-}
-ARGUMENTS = {
-    "publish": (b"one", 1),
-    "send_deferred": (b"one", 1),
-    "enqueue_message": (b"one", 1),
-    "append": (b"one",),
-    "pong": (),
-    "attach": (MemoryStream([]), b""),
-    "enqueue_deferred": (b"one",),
-    "send": (b"one", 1, 1),
-    "close": (ConnectionClosedError("done"),),
+    ("append", b"one", 1, SOON): {_TICKING, _ASLEEP},
+    ("append", b"one", 1, DEFERRED): {_ASLEEP},
+    ("append", b"one", 1, NOW): set(),
+    ("control", b"one", SOON): {_TICKING, _ASLEEP},
+    ("control", b"one", WITH_NEXT): set(),
+    ("pong",): {_TICKING, _ASLEEP},
+    ("attach", MemoryStream([]), b""): {_TICKING, _ASLEEP},
+    ("close", ConnectionClosedError("done")): {_TICKING, _ASLEEP},
 }
 
 
-@pytest.mark.parametrize("how", WAKES)
+@pytest.mark.parametrize("call", WAKES)
 @pytest.mark.parametrize("state", FlusherState)
-def test_what_wakes_the_flusher(writer, stream, state, how):
+def test_what_wakes_the_flusher(writer, stream, state, call):
     """A deferred message waits for the next tick; what is urgent wakes a flusher that sleeps or ticks."""
     del stream  # attached
     writer._flusher = state
     writer._sent_at = monotonic()  # not after a silence
-    getattr(writer, how)(*ARGUMENTS[how])
-    wakes = state in WAKES[how]
+    name, *arguments = call
+    getattr(writer, name)(*arguments)
+    wakes = state in WAKES[call]
     assert writer._work.acquire(blocking=False) == wakes
     assert writer._flusher == (_AWAKE if wakes else state)
 
@@ -157,7 +150,7 @@ def test_many_threads_append(writer, stream):
 
     def append(number):
         for item in range(count):
-            (writer.publish, writer.send_deferred)[item % 2](b"%d:%d " % (number, item), 1)
+            writer.append(b"%d:%d " % (number, item), 1, (SOON, DEFERRED)[item % 2])
             if item % 100 == number:
                 writer.send_buffered()
 
@@ -181,11 +174,9 @@ def test_many_threads_append(writer, stream):
 
 def test_a_message_is_a_command_and_its_size(writer, stream):
     """Other arguments are an error, and nothing is sent."""
-    for how in (writer.publish, writer.send_deferred, writer.enqueue_message):
+    for arguments in ((), (b"one",), (b"one", 3), (b"one", "3", SOON), (b"one", "3", NOW)):
         with pytest.raises(TypeError):
-            how(b"one")
-        with pytest.raises(TypeError):
-            how(b"one", "3")
+            writer.append(*arguments)
     writer.send_buffered()
     assert stream.sent == b""
 
@@ -206,20 +197,21 @@ def test_a_dropped_writer_is_collected(writer, stream):
     assert gone() is None
 
 
-@pytest.mark.parametrize("how", ["publish", "send_deferred", "enqueue_message"])
-def test_message_after_a_silence_is_sent_by_its_own_thread(writer, stream, how):
+@pytest.mark.parametrize("flush", [SOON, DEFERRED])
+def test_message_after_a_silence_is_sent_by_its_own_thread(writer, stream, flush):
     """The sleeping flusher is not woken for it, but for one that follows at once."""
     writer._flusher = _ASLEEP
-    getattr(writer, how)(b"one", 1)
+    writer.append(b"one", 1, flush)
     assert stream.sent == b"one"
     assert writer._flusher == _ASLEEP
     writer._sent_at = monotonic()
-    getattr(writer, how)(b"two", 1)
+    writer.append(b"two", 1, flush)
     assert stream.sent == b"one"
     assert writer._flusher == _AWAKE
 
 
-def test_interrupt_before_a_lone_message_is_sent_wakes_the_flusher(writer, monkeypatch):
+@pytest.mark.parametrize("flush", [DEFERRED, NOW])
+def test_interrupt_before_a_message_is_sent_wakes_the_flusher(writer, monkeypatch, flush):
     """The buffered message is sent by the flusher then."""
 
     def interrupted(*_):
@@ -229,7 +221,7 @@ def test_interrupt_before_a_lone_message_is_sent_wakes_the_flusher(writer, monke
     writer._flusher = _ASLEEP
     monkeypatch.setattr(type(writer), "_send_if_free", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        writer.send_deferred(b"one", 1)
+        writer.append(b"one", 1, flush)
     assert writer.pending_bytes == 3
     assert writer._flusher == _AWAKE
 
@@ -238,7 +230,7 @@ def test_lone_message_for_a_full_socket_wakes_the_flusher(writer):
     """Its thread does not wait for the socket."""
     stream = Narrow.attached(writer, 0)
     writer._flusher = _ASLEEP
-    writer.publish(b"one", 1)
+    writer.append(b"one", 1, SOON)
     assert stream.sent == b""
     assert writer._flusher == _AWAKE
 
@@ -252,14 +244,14 @@ def test_flusher_sleeps_while_another_thread_sends(writer, stream):
         return 30.0
 
     with writer._sending:
-        writer.enqueue_deferred(b"one")
+        writer.control(b"one", WITH_NEXT)
         thread = threading.Thread(target=writer.flusher, args=(next_wake,), daemon=True)
         thread.start()
         wait_until(lambda: writer._flusher == _ASLEEP)
         assert len(passes) == 1
     try:
         assert stream.sent == b""
-        writer.send(b"two", 1, 1)
+        writer.append(b"two", 1, NOW)
         assert stream.sent == b"onetwo"
     finally:
         writer.close(ConnectionClosedError("done"))
@@ -302,7 +294,7 @@ def test_a_command_is_sent_whole(writer):
     """However few bytes the socket accepts, every byte is sent once and in order."""
     stream = Narrow.attached(writer, *[1] * 5, 3, *[1] * 50)
     for number in range(10):
-        writer.publish(b"%d....." % number, 0)
+        writer.append(b"%d....." % number, 0, SOON)
     writer.send_buffered()
     assert stream.sent == b"".join(b"%d....." % number for number in range(10))
 
@@ -310,10 +302,10 @@ def test_a_command_is_sent_whole(writer):
 def test_a_call_that_waits_for_a_reply_does_not_wait_for_a_full_socket(writer):
     """Bytes that the socket does not accept stay buffered, and are sent later in order."""
     stream = Narrow.attached(writer, 2, 0)
-    writer.send(b"one", 1, 0)
+    writer.append(b"one", 0, NOW)
     assert stream.sent == b"on"
     stream.room = [0]
-    writer.send(b"two", 1, 0)
+    writer.append(b"two", 0, NOW)
     assert stream.sent == b"on"
     writer.send_buffered()
     assert stream.sent == b"onetwo"
@@ -326,36 +318,37 @@ def test_a_call_that_waits_for_a_reply_does_not_wait_for_a_full_socket(writer):
 def test_draining_waits_for_the_socket(writer, room, deadline, drained, sent):
     """It returns whether everything was sent; a full socket ends it at the deadline."""
     stream = Narrow.attached(writer, *room)
-    writer.publish(b"one", 0)
-    assert writer.drain(deadline) == drained
+    writer.append(b"one", 0, SOON)
+    assert writer.send_buffered(deadline) == drained
     assert stream.sent == sent
-    assert writer.drain(Deadline(0)) == drained, "there is nothing left"
+    assert writer.send_buffered(Deadline(0)) == drained, "there is nothing left"
 
 
 def test_a_deadline_ends_the_back_pressure(writer):
     """The command stays buffered after the error, and is sent once."""
     stream = Narrow.attached(writer, *[0] * 100)
     # The first one is being sent, the second one waits in the buffer.
-    writer.send(b"x" * (_SEND_ABOVE_BYTES + 1), 1, 0, Deadline(0))
+    writer.append(b"x" * (_SEND_ABOVE_BYTES + 1), 0, NOW, 1, True, Deadline(0))
     with pytest.raises(TimeoutError):
-        writer.send(b"y" * (_SEND_ABOVE_BYTES + 1), 1, 0, Deadline(0))
+        writer.append(b"y" * (_SEND_ABOVE_BYTES + 1), 0, NOW, 1, True, Deadline(0))
     stream.room = []
     writer.send_buffered()
     assert stream.sent == b"x" * (_SEND_ABOVE_BYTES + 1) + b"y" * (_SEND_ABOVE_BYTES + 1)
 
 
-def test_an_enqueued_message_never_waits(writer):
-    """The caller learns that the buffer is above its limit, and waits with its own deadline."""
-    stream = Narrow.attached(writer, *[0] * 100)
-    assert not writer.enqueue_message(b"x" * _SEND_ABOVE_BYTES, 0)
-    assert writer.enqueue_message(b"y", 0)
-    assert stream.sent == b""
-    writer.send_buffered()  # the first two are being sent, the next one waits in the buffer
-    assert writer.enqueue_message(b"z" * (_SEND_ABOVE_BYTES + 1), 0)
+@pytest.mark.parametrize("limit", [0.05, Deadline(0.05)])
+def test_a_deferred_message_waits_until_its_deadline(writer, limit):
+    """A number is a limit in seconds from the wait on; the message stays buffered after the error."""
+    stream = Narrow.attached(writer, *[0] * 1_000_000)
+    writer.append(b"x" * _SEND_ABOVE_BYTES, 0, DEFERRED, 1, False, limit)
+    writer.append(
+        b"y", 0, DEFERRED, 1, False, limit
+    )  # these two are being sent, the next one waits
     with pytest.raises(TimeoutError):
-        writer.apply_backpressure(Deadline(0))
+        writer.append(b"z" * (_SEND_ABOVE_BYTES + 1), 0, DEFERRED, 1, False, limit)
+    assert stream.sent == b""
     stream.room = []
-    writer.apply_backpressure(Deadline(0))
+    writer.send_buffered()
     assert stream.sent.endswith(b"xyz" + b"z" * _SEND_ABOVE_BYTES)
 
 
@@ -364,15 +357,13 @@ def test_without_a_deadline_a_stall_ends_the_back_pressure(writer, monkeypatch):
     limit = 0.2
     monkeypatch.setattr("jetstream_sync.client.writer._STALL_LIMIT_S", limit)
     stream = Narrow.attached(writer, *[0, 1] * 3, *[0] * 1_000_000)
-    writer.enqueue_message(b"x" * (_SEND_ABOVE_BYTES + 1), 0)
-    writer.send_buffered()
-    writer.enqueue_message(b"y" * (_SEND_ABOVE_BYTES + 1), 0)
+    writer.append(b"x" * (_SEND_ABOVE_BYTES + 1), 0, DEFERRED)
     with pytest.raises(TimeoutError, match="accepts no more data"):
-        writer.apply_backpressure()
+        writer.append(b"y" * (_SEND_ABOVE_BYTES + 1), 0, DEFERRED)
     assert stream.sent == b"xxx"
     began = thread_time()
     with pytest.raises(TimeoutError, match="accepts no more data"):
-        writer.apply_backpressure()
+        writer.append(b"z", 0, DEFERRED)
     # `Narrow` does not sleep, so that this thread has used the whole time itself.
     assert thread_time() - began < 1.5 * limit
 
@@ -382,32 +373,25 @@ def test_without_a_deadline_a_stall_ends_the_back_pressure(writer, monkeypatch):
 
 def test_without_a_link_commands_wait(writer):
     """On a new link the preamble with the subscriptions is sent first."""
-    writer.publish(b"one", 0)
-    writer.send(b"two", 1, 0)
-    writer.append(b"three")
+    writer.append(b"one", 0, SOON)
+    writer.append(b"two", 0, NOW)
+    writer.control(b"three", SOON)
     stream = Narrow.attached(writer, preamble=b"preamble")
     writer.send_buffered()
     assert stream.sent == b"preambleonetwothree"
 
 
-@pytest.mark.parametrize("how", ["publish", "send_deferred", "enqueue_message", "send"])
-def test_without_a_link_the_buffer_has_a_limit(writer, how):
+@pytest.mark.parametrize("flush", [SOON, DEFERRED, NOW])
+def test_without_a_link_the_buffer_has_a_limit(writer, flush):
     """`pending_size` bytes wait for a link, and not one more; a refused command is not sent."""
-
-    def say(command):
-        if how == "send":
-            writer.send(command, 1, 1)
-        else:
-            getattr(writer, how)(command, 1)
-
-    say(b"x" * 60)
-    say(b"y" * 40)
+    writer.append(b"x" * 60, 1, flush)
+    writer.append(b"y" * 40, 1, flush)
     with pytest.raises(OutboundBufferLimitError) as caught:
-        say(b"z")
+        writer.append(b"z", 1, flush)
     assert caught.value.pending_size == 100
     assert (writer.out_msgs, writer.out_bytes) == (2, 2)
     stream = Narrow.attached(writer)
-    say(b"z")
+    writer.append(b"z", 1, flush)
     writer.send_buffered()
     assert stream.sent == b"x" * 60 + b"y" * 40 + b"z"
 
@@ -416,13 +400,13 @@ def test_with_a_pending_size_of_0_nothing_waits():
     """With ``pending_size=0`` a publish while disconnected is an error."""
     writer = Writer(0, lambda *_: None)
     with pytest.raises(OutboundBufferLimitError):
-        writer.publish(b"one", 0)
+        writer.append(b"one", 0, SOON)
 
 
 def test_a_link_that_breaks_is_reported(writer, broken):
     """It is reported once; the command does not raise, since it may have arrived."""
     stream = Narrow.attached(writer, 2, None)
-    writer.send(b"one", 1, 0)
+    writer.append(b"one", 0, NOW)
     ((reported, error),) = broken
     assert reported is stream
     assert isinstance(error, ConnectionResetError)
@@ -431,17 +415,17 @@ def test_a_link_that_breaks_is_reported(writer, broken):
 def test_bytes_already_sent_are_not_sent_again(writer):
     """The pings of the old link are not sent on the new one; everything else is."""
     Narrow.attached(writer, 2, None)
-    writer.publish(b"one", 0)
+    writer.append(b"one", 0, SOON)
     writer.send_buffered()
-    writer.enqueue_deferred(PING)
-    writer.publish(b"PUB two 6\r\nPING\r\n\r\n", 0)
-    writer.enqueue_deferred(PING)
+    writer.control(PING, WITH_NEXT)
+    writer.append(b"PUB two 6\r\nPING\r\n\r\n", 0, SOON)
+    writer.control(PING, WITH_NEXT)
     writer.pong()
-    writer.publish(b"HPUB two 4 10\r\n\r\n\r\nPONG\r\n\r\n", 0)
+    writer.append(b"HPUB two 4 10\r\n\r\n\r\nPONG\r\n\r\n", 0, SOON)
     writer.detach()
-    writer.publish(b"three", 0)
+    writer.append(b"three", 0, SOON)
     writer.send_buffered()
-    assert not writer.drain(FOREVER), "there is no link"
+    assert not writer.send_buffered(FOREVER), "there is no link"
     stream = Narrow.attached(writer)
     writer.send_buffered()
     assert stream.sent == (b"PUB two 6\r\nPING\r\n\r\nHPUB two 4 10\r\n\r\n\r\nPONG\r\n\r\nthree")
@@ -455,11 +439,11 @@ def test_commands_after_a_break_are_for_the_next_link(writer):
             super().send(data, sent)
             if writer._stream is self:
                 writer.pause()
-                writer.publish(b"later", 0)
+                writer.append(b"later", 0, SOON)
 
     first = Broken([])
     writer.attach(first, b"")
-    writer.send(b"before", 1, 0)
+    writer.append(b"before", 0, NOW)
     writer.detach()
     assert first.sent == b"before"
     second = Narrow.attached(writer, preamble=b"again ")
@@ -472,21 +456,16 @@ def test_commands_after_a_break_are_for_the_next_link(writer):
 
 def test_a_closed_writer_refuses_with_the_reason(writer, stream):
     """Each call raises its own error; buffered data is dropped."""
-    writer.publish(b"one", 0)
+    writer.append(b"one", 0, SOON)
     reason = ConnectionClosedError("why")
     writer.close(reason)
     raised = []
-    for refused in (
-        lambda: writer.publish(b"two", 0),
-        lambda: writer.send_deferred(b"two", 0),
-        lambda: writer.enqueue_message(b"two", 0),
-        lambda: writer.send(b"two", 1, 0),
-    ):
+    for flush in (SOON, DEFERRED, NOW):
         with pytest.raises(ConnectionClosedError, match="why") as caught:
-            refused()
+            writer.append(b"two", 0, flush)
         raised.append(caught.value)
-    assert len({id(error) for error in [*raised, reason]}) == 5
-    writer.append(PONG)
+    assert len({id(error) for error in [*raised, reason]}) == 4
+    writer.control(PONG, SOON)
     writer.close(ConnectionClosedError("again"))
     writer.send_buffered()
     writer.flusher(lambda: 5.0)
@@ -509,10 +488,10 @@ def test_a_reply_to_each_ping(writer, stream):
 def test_consecutive_pongs_are_combined(writer):
     """With a large buffer, consecutive PONGs are combined."""
     Narrow.attached(writer)
-    writer.append(b"x" * (_SEND_ABOVE_BYTES + 1))
+    writer.control(b"x" * (_SEND_ABOVE_BYTES + 1), SOON)
     for _ in range(1000):
         writer.pong()
-    writer.append(b"y")
+    writer.control(b"y", SOON)
     writer.pong()
     assert len(writer._buffer) == _SEND_ABOVE_BYTES + 1 + len(PONG) + 1 + len(PONG)
 
@@ -521,7 +500,7 @@ def test_pending_pongs_end_with_their_link(writer):
     """Unsent PONGs are dropped with the link."""
     Narrow.attached(writer)
     writer.pong()
-    writer.append(b"SUB a 1\r\n")
+    writer.control(b"SUB a 1\r\n", SOON)
     writer.pong()
     writer.detach()
     second = Narrow.attached(writer)
@@ -531,10 +510,10 @@ def test_pending_pongs_end_with_their_link(writer):
 
 def test_a_released_stream_gets_the_buffered_bytes(writer, stream):
     """Later bytes are not sent; they are for the next stream."""
-    writer.publish(b"before", 0)
+    writer.append(b"before", 0, SOON)
     writer.flush_and_shutdown(stream, Deadline(0.1))
     assert stream.sent == b"before"
-    writer.publish(b"after", 0)
+    writer.append(b"after", 0, SOON)
     writer.send_buffered()
     assert stream.sent == b"before"
     writer.detach()
@@ -546,14 +525,14 @@ def test_a_released_stream_gets_the_buffered_bytes(writer, stream):
 def test_another_stream_is_not_released(writer, stream):
     """A thread that still uses its old stream does not affect the new one."""
     writer.flush_and_shutdown(MemoryStream([]), Deadline(0.1))
-    writer.send(b"one", 1, 0)
+    writer.append(b"one", 0, NOW)
     assert stream.sent == b"one"
 
 
 def test_a_full_stream_is_released_in_time(writer):
     """Bytes that it did not accept stay buffered."""
     narrow = Narrow.attached(writer, 0, 0, 0, 0, 0, 0, 0, 0)
-    writer.publish(b"stays", 0)
+    writer.append(b"stays", 0, SOON)
     writer.flush_and_shutdown(narrow, Deadline(0))
     assert narrow.sent == b""
     assert writer._stream is None

@@ -14,6 +14,7 @@ from jetstream_sync import errors, speedups
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.client.core import ConnectionCore
 from jetstream_sync.client.engine import Engine
+from jetstream_sync.client.writer import DEFERRED
 from jetstream_sync.jetstream.publish import PubAckFuture
 from jetstream_sync.options import ConnectionOptions
 
@@ -271,7 +272,7 @@ def test_waiting_flushes_the_buffer(core, wait):
     stream = MemoryStream([])
     core.writer.attach(stream, b"")
     future = PubAckFuture("a", (b"PUB a 0\r\n\r\n", 0), None, core)
-    core.writer.send_deferred(*future.message)
+    core.writer.append(*future.message, DEFERRED)
     assert stream.sent == b""
     with pytest.raises(builtins.TimeoutError):
         getattr(future, wait)(0)
