@@ -129,7 +129,7 @@ class JetStreamMsg(Msg):
         Raises:
             TimeoutError: the server did not confirm in time; the message may be acknowledged.
             MsgAlreadyAckdError: it was acknowledged before.
-            NoRespondersError: the consumer does not exist any more.
+            NoRespondersError: the consumer does not exist any more, or has no leader.
             NotJSMessageError: it did not come from a stream.
             ConnectionClosedError: the connection is closed.
 

@@ -62,6 +62,24 @@ def test_an_update_ends_markers_and_sources(js, bucket):
     assert (config.limit_marker_ttl, config.sources, config.description) == (None, None, "d")
 
 
+@pytest.mark.parametrize("create", [False, True])
+def test_a_bucket_that_is_deleted_during_an_update(js, nc, bucket, create):
+    """After its config was read, the bucket does not exist any more, or is created again."""
+    js.create_key_value(bucket=bucket)
+
+    def delete(call: APICall) -> None:
+        if call.subject.startswith("$JS.API.STREAM.INFO."):
+            js.delete_key_value(bucket)
+
+    other = nc.jetstream(api_cb=delete)
+    if create:
+        other.create_or_update_key_value(bucket=bucket, description="new")
+        assert js.key_value(bucket).status().config.description == "new"
+    else:
+        with pytest.raises(errors.BucketNotFoundError):
+            other.update_key_value(bucket=bucket, description="new")
+
+
 def test_the_config_of_a_bucket_of_another_client(js, bucket):
     """What the client would not create can be read, and an update keeps it."""
     js.create_key_value(bucket=f"{bucket}_O", storage="memory")

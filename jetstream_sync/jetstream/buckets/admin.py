@@ -123,7 +123,8 @@ class BucketAdmin(StreamAdmin):
         chosen = resolve_config(KeyValueConfig, config, fields)
         current = self._bucket_info(chosen.bucket).config
         self._check_markers(chosen)
-        stream = self.update_stream(updated_stream_config(current, chosen))
+        with _missing_as(bucket_not_found(chosen.bucket)):
+            stream = self.update_stream(updated_stream_config(current, chosen))
         return KeyValue(self._api, self._publisher, stream)
 
     @with_one_deadline

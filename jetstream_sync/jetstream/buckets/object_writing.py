@@ -61,7 +61,7 @@ _WINDOW_BYTES: Final = 8 * 1024 * 1024
 _COMMIT_ATTEMPTS: Final = 3
 #: Seconds after which the single chunk of an object is looked for before its info is stored.
 _UNCHECKED_S: Final = 1.0
-#: Timeout in seconds for purging the chunks of a failed upload.
+#: Maximum time for purging the chunks of a failed upload, in seconds.
 _CLEANUP_TIMEOUT_S: Final = 5.0
 #: Timeout in seconds for each message that is on its way before that.
 _SETTLE_TIMEOUT_S: Final = 2.0
@@ -312,7 +312,7 @@ class Upload:
         self._ended = True
         if not self._chunks.count and self._commit.info is None:
             return
-        deadline = Deadline(_CLEANUP_TIMEOUT_S)
+        deadline = self._deadline().sooner(_CLEANUP_TIMEOUT_S)
         futures = [chunk.ack for chunk in self._chunks.pending]
         if self._commit.ack is not None:
             futures.append(self._commit.ack)
