@@ -23,7 +23,7 @@ from jetstream_sync import (
     PubAckFuture,
     errors,
 )
-from jetstream_sync.jetstream.buckets import object_store, object_writing
+from jetstream_sync.jetstream.buckets import object_store
 from jetstream_sync.server import NatsServer
 
 #: A number of opcodes that is not reached: the first pass only counts.
