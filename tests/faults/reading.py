@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from jetstream_sync import Connection, JetStreamMsg, PullConsumer, errors
+from jetstream_sync import Connection, JetStreamMsg, PullConsumer, Stream, errors
 
 from .recorder import Recorder, read_payload
 from .testbed import STREAM
@@ -282,14 +282,17 @@ class OrderedSubscriptionReader(_OrderedReader):
 
 
 class RequestReader(Reader):
-    """Not a reader: sends API requests, requests to another connection, and flushes."""
+    """Not a reader: sends API requests, requests to another connection, and flushes; gets stored messages."""
+
+    _stream: Stream | None = None
 
     def run(self, stop: threading.Event) -> None:
         deeds: list[tuple[str, Callable[[], object]]] = [
             ("request", lambda: self.nc.request("echo", b"?", timeout=LOOK_S)),
             ("flush", lambda: self.nc.flush(LOOK_S)),
             ("rtt", lambda: self.nc.rtt(LOOK_S)),
-            ("info", lambda: self.nc.jetstream(timeout=LOOK_S).get_stream(STREAM)),
+            ("info", self._info),
+            ("get", self._get),
         ]
         while not stop.wait(0.02):
             what, deed = self.rng.choice(deeds)
@@ -298,6 +301,22 @@ class RequestReader(Reader):
                     deed()
             except errors.Error as error:
                 check_alive(error)
+
+
+    def _info(self) -> None:
+        self._stream = self.nc.jetstream(timeout=LOOK_S).get_stream(STREAM)
+
+    def _get(self) -> None:
+        """Get an acknowledged message: what a mirror or a replica does not have is not missing."""
+        if self._stream is None:
+            return
+        message, seq = self.rng.choice(list(self.recorder.acknowledged.items()) or [("", 1)])
+        try:
+            found = read_payload(self._stream.get_msg(seq).data)
+        except errors.NotFoundError as error:
+            found = str(error)
+        if message not in {"", found}:
+            self.recorder.complain(f"{message} has the sequence {seq}, where {found!r} was found")
 
 
 def readers(

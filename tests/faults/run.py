@@ -15,8 +15,8 @@ the stream. What was not acknowledged is published again with the same id. Publi
 A lone thread adds, replaces, deletes and reads keys of a bucket, which others watch and list. In a cluster,
 the stream gets its replicas in the middle of the run. Another stream and bucket are deleted and created
 again and again; an ordered reader and a replica follow them, and others are left in the middle. Jobs of a
-work queue are handled, and others of it purged by subject; a counter is added to, and set to 0. After the
-faults, all goes on for some seconds in which nothing goes wrong.
+work queue are handled, and others of it purged by subject; a counter is added to, and set to 0. Mirrors with
+a part of the stream and of the bucket answer for their origins. After the faults, all goes on for some seconds in which nothing goes wrong.
 
 Then come some rounds of two steps: a large write of messages without ids is cut in the middle, and
 links stall or are cut in the middle of the last messages, after which nothing is published. Each
@@ -57,7 +57,7 @@ from fixtures.rawnats import RawClient
 from fixtures.threads import SCALE
 
 import jetstream_sync
-from jetstream_sync import Connection, Error, Msg
+from jetstream_sync import Connection, Error, Msg, StreamSource
 from jetstream_sync.client.direct_reads import DirectReads
 from jetstream_sync.jetstream.pull import PullInbox
 
@@ -216,8 +216,12 @@ class _Run:
         nc = testbed.connections["publishing"]
         js = nc.jetstream(timeout=20 * SCALE)
         # In a cluster, it has one replica until the middle of the run.
-        js.create_stream(name=STREAM, subjects=["F.*"], duplicate_window=3600)
+        js.create_stream(name=STREAM, subjects=["F.*"], duplicate_window=3600, allow_direct=True)
         js.create_key_value(bucket=BUCKET, replicas=3 if self.cluster else 1)
+        # The server lets them answer direct gets for their origins, of which they have a part.
+        js.create_stream(name="NEWEST", mirror=StreamSource(name=STREAM), max_msgs=100)
+        filtered = StreamSource(name=f"KV_{BUCKET}", filter_subject=f"$KV.{BUCKET}.deletable.>")
+        js.create_stream(name="PART", mirror=filtered)
         for name in DURABLES:
             js.create_consumer(STREAM, durable_name=name, ack_wait=2, max_ack_pending=2000)
         nc.subscribe("echo", cb=_echo)
@@ -310,7 +314,9 @@ class _Run:
         with self.recorder.fault():
             for _ in range(20):
                 try:
-                    js.update_stream(name=STREAM, subjects=["F.*"], num_replicas=3)
+                    js.update_stream(
+                        name=STREAM, subjects=["F.*"], allow_direct=True, num_replicas=3
+                    )
                 except Error as error:
                     check_alive(error)
                     self.told(f"the stream has not got its replicas: {error!r}")
