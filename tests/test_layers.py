@@ -268,7 +268,7 @@ BROAD_HANDLERS = {
 # What the layers above `client` use of the connection core: its values, its parts, and its own methods.
 CORE_INTERFACE = """
 address closed_reason info internal max_payload name options reconnects status
-callbacks direct encoder events fork_aware reader requests state table writer
+callbacks direct encoder events reader requests state table writer
 drain_subscriptions flush stop_dropped wait_closed wake
 """
 

@@ -152,10 +152,6 @@ class Connector:
         """Let the threads in `stopped()` check their conditions."""
         self._waiters.wake_all()
 
-    def forked(self) -> None:
-        """Close the copy of a socket in a forked child."""
-        self._opener.forked()
-
     def on_info(self, info: ServerInfo, current: ServerAddress) -> None:
         """Update the pool from an INFO, and report discovered servers and lame-duck mode."""
         first, self._has_info = not self._has_info, True

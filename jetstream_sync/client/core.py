@@ -22,7 +22,7 @@ from .reader import Reader
 from .request import RequestMux
 from .state import ConnectionState, ConnectionStatus
 from .subscription_table import SubscriptionTable
-from .threads import ForkAware, caller, spawn_from_finalizer
+from .threads import caller, spawn_from_finalizer
 from .writer import Writer
 
 
@@ -47,8 +47,6 @@ class ConnectionCore:
         self.direct: DirectReads = engine.direct
         self.encoder: MessageEncoder = engine.encoder
         self.events: Events = engine.events
-        #: Objects whose `forked()` is called in a forked child.
-        self.fork_aware: weakref.WeakSet[ForkAware] = engine.fork_aware
         self.reader: Reader = engine.reader
         self.requests: RequestMux = engine.requests
         self.state: ConnectionState = engine.state

@@ -299,13 +299,6 @@ class DirectReads:
             if True in may_read:
                 reading.release()
 
-    def forked(self) -> None:
-        """Replace the locks in a forked child: a thread of the parent may have held them."""
-        self.paused = False
-        self._turn = threading.Lock()
-        self._reading = threading.Lock()
-        self._reading.acquire()
-
 
 def _subject_of(data: bytes) -> bytes:
     """Return the first argument of an operation."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from weakref import WeakSet
 
 from .. import errors
 from ..durations import counted
@@ -31,7 +30,6 @@ from .request import RequestMux, warn_in_event_loop
 from .state import ConnectionState, ConnectionStatus, StateEvent, closed_error_for
 from .subscription_table import SubscriptionTable
 from .threads import (
-    ForkAware,
     after_fork,
     at_exit,
     check_patches,
@@ -91,12 +89,11 @@ class Engine:
         self._tracer: Tracer | None = None
         if options.trace_cb is not None:
             self._tracer = Tracer(self.name, options.trace_cb)
-        opener = TransportOpener(options, self._tracer.wrap if self._tracer is not None else None)
-        self.connector: Connector = Connector(options, opener, self.events)
+        wrap = self._tracer.wrap if self._tracer is not None else None
+        self._opener = TransportOpener(options, wrap)
+        self.connector: Connector = Connector(options, self._opener, self.events)
         self._threads: list[threading.Thread] = []
         self._finished = False  # whether `_finish()` has run
-        #: Objects of the layers above whose `forked()` is called in a forked child.
-        self.fork_aware: WeakSet[ForkAware] = WeakSet()
         #: The error of the drain that ended the connection.
         self.drain_error: BaseException | None = None
 
@@ -250,15 +247,12 @@ class Engine:
         )
         self.writer.forked(reason)
         self.events.forked()
-        self.callbacks.forked()
-        self.connector.forked()
+        self._opener.forked()
         self._finished = True
         self._threads = []
         self.state.forked()
-        self.direct.forked()
+        self.direct.paused = False
         self.requests.on_closed(reason)
-        for member in list(self.fork_aware):
-            member.forked()
         self.table.close(reason)
 
     def exiting(self) -> None:

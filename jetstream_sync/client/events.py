@@ -137,8 +137,7 @@ class Events:
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent."""
         self._thread = None
-        self._calls = Mailbox()
-        self._calls.close(errors.ConnectionClosedError("forked"))
+        self._calls.close(errors.ForkedConnectionError("forked"))
 
     def _add(self, call: _Call, *, needed: bool = False) -> None:
         with self._lock:
@@ -234,10 +233,6 @@ class CallbackThreads:
         """End all threads: the connection is closed."""
         for thread in self._running.copy():
             thread.end(reason)
-
-    def forked(self) -> None:
-        """Forget the threads, which exist only in the parent."""
-        self._running = set()
 
 
 def _called(listener: _Listener, event: ConnectionEvent) -> None:

@@ -33,6 +33,7 @@ from ..api.pull import ContinuousPull, PullLedger, PullStatus, PullStatusKind, p
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items
+from ..client.threads import after_fork
 from ..headers import StatusCode
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline, monotonic
@@ -363,7 +364,7 @@ class MessagePuller:
             heartbeats, RetryBackoff(min(_MAX_RETRY_DELAY_S, heartbeats.interval))
         )
         core = requester.core
-        core.fork_aware.add(self)
+        after_fork(self)
         try:
             if isinstance(leases, Leases):
                 self._inbox = _LeasedInbox(core, leases.times)

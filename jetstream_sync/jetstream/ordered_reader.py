@@ -178,7 +178,6 @@ class OrderedReader:
 
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         """Create a consumer that starts after the last message, unless another thread has."""
-        self._api.core.writer.check_not_forked()
 
         def step(deadline: Deadline) -> MessagePuller:
             if self._messages is not ended and self._messages is not None:
@@ -191,7 +190,6 @@ class OrderedReader:
     def start(self, deadline: Deadline) -> MessagePuller:
         """Create a consumer and read ahead from it, as one thread does at a time."""
         # The first one is created before other threads use this, so that errors are raised there.
-        self._api.core.writer.check_not_forked()
         pull, cursor = self._pull, self.cursor
         assert pull is not None
         if pull.stop_after:

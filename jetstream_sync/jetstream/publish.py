@@ -16,7 +16,7 @@
 #    sleeps until the next message and sets asleep; the next publish then wakes it.
 # 4. A thread of its own asks why no stream has stored a message, as the server may be silent. The message
 #    is pending until the ack thread has the answer.
-# 5. In a forked child every future is settled at once.
+# 5. In a forked child every pending future has failed for each thread that looks at it.
 
 from __future__ import annotations
 
@@ -140,13 +140,6 @@ class PubAckFuture(speedups.FutureFields):
             for call in self._calls:
                 self._call(call)
 
-    def forked(self, error: errors.ForkedConnectionError) -> None:
-        """Settle it in a forked child with this error, unless it was settled just before."""
-        # No lock is taken, and no callback is called.
-        self.message = None
-        if self._outcome is None:
-            self._outcome = error
-
     def _settled(self) -> bool:
         """Return whether the future is settled; in a forked child, settle a pending one first."""
         if self._outcome is not None:
@@ -154,7 +147,8 @@ class PubAckFuture(speedups.FutureFields):
         closed = self._core.closed_reason
         if not isinstance(closed, errors.ForkedConnectionError):
             return False
-        self.forked(closed)
+        # No callback is called: those that were added before the fork are for the parent.
+        self.message, self._outcome = None, closed
         return True
 
     def _watch(self) -> None:
@@ -720,7 +714,6 @@ class Publisher(MessageReceiver):
             )
 
     def _subscribe(self) -> None:
-        self._core.writer.check_not_forked()
         with self._start:
             if self._subscribed:
                 return
@@ -788,23 +781,14 @@ class Publisher(MessageReceiver):
         self._acks.add((_AckEvent.DENIED,))
 
     def on_closed(self, reason: BaseException) -> None:
-        """Wake the ack thread, which fails the rest; in a forked child, fail the messages here."""
+        """Wake the ack thread, which fails the rest; in a forked child, the futures fail when they are looked at."""
         if isinstance(reason, errors.ForkedConnectionError):
-            self._forked(reason)
-            return
+            self._pending.clear()
         if isinstance(reason, errors.BadSubscriptionError):
             reason = errors.ConnectionDrainingError(
                 "the connection was drained before the ack arrived; the message may be stored"
             )
         self._acks.close(reason)
-
-    def _forked(self, reason: errors.ForkedConnectionError) -> None:
-        self._room.gates.clear()
-        self._acks.close(reason)
-        pending = list(self._pending.values())
-        self._pending.clear()
-        for future in pending:
-            future.forked(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
         """Wait until all published messages have their acks; return whether they do."""

@@ -504,7 +504,7 @@ def test_every_object_is_told_of_a_fork(monkeypatch):
 def is_being_opened(port: int) -> bool:
     """Return whether a fork would close a socket that is being opened to a port."""
     engines = [item for item in list(_fork_aware) if isinstance(item, Engine)]
-    openings = [engine.connector._opener._opening for engine in engines]
+    openings = [engine._opener._opening for engine in engines]
     return any(item is not None and item.stream.peer.endswith(f":{port}") for item in openings)
 
 

@@ -589,7 +589,6 @@ class ObjectWriter(io.RawIOBase):
                 log.warning(text, self._upload.meta.name, raised)
                 self.discard()
             return
-        self._upload.check_not_forked()
         try:
             if self._rest:
                 self._upload.send(bytes(self._rest))
