@@ -302,7 +302,6 @@ class RequestReader(Reader):
             except errors.Error as error:
                 check_alive(error)
 
-
     def _info(self) -> None:
         self._stream = self.nc.jetstream(timeout=LOOK_S).get_stream(STREAM)
 
