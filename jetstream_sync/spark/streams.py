@@ -140,7 +140,7 @@ def stream_view(info: StreamInfo) -> StreamView:
         retention=str(config.retention or RetentionPolicy.LIMITS),
         allow_direct=bool(config.allow_direct),
         deny_purge=bool(config.deny_purge),
-        first_ns=time_to_ns(state.first_ts) if state.first_ts else 0,
+        first_ns=time_to_ns(state.first_ts) if state.messages and state.first_ts else 0,
         last_ns=time_to_ns(state.last_ts) if state.last_ts else 0,
         consumers=state.consumer_count,
         at_ns=time_to_ns(info.ts) if info.ts else 0,

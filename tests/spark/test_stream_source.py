@@ -17,6 +17,7 @@ from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ProgressListener, QueryProgress, start_query
 from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.planning.data_loss import DataLossError
+from jetstream_sync.spark.streaming.query import QueryPlanner
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -219,6 +220,39 @@ def test_a_start_in_the_future_skips_older_messages(js, stream, in_process):
             startingTimestamp="2100-01-01T00:00:00Z",
             startingOffsetsByTimestampStrategy="error",
         )
+
+
+def test_messages_after_the_start_that_are_removed_are_lost(js, stream, in_process):
+    """A query that waits for ``startingTimestamp`` reports messages of later times that it has not read."""
+    since = datetime.now(timezone.utc) + timedelta(seconds=0.5)
+    options = {"stream": stream.name, "startingTimestamp": since.isoformat()}
+    fill(js, f"{stream.name}.a", 1)
+    in_process.run(**options)
+    wait_until(lambda: datetime.now(timezone.utc) > since, 20)
+    fill(js, f"{stream.name}.a", 2)
+    stream.purge()
+    with pytest.raises(DataLossError, match="2 sequences are gone"):
+        in_process.run(**options)
+
+
+@pytest.mark.parametrize("start", ["startingOffsets", "startingTimestamp"])
+def test_what_expires_before_the_first_batch_is_not_lost(js, stream_name, nats_server, start):
+    """A new query that begins with the first message begins with the one that is the first when it is read."""
+    stream = new_stream(js, stream_name, max_msgs=10)
+    fill(js, f"{stream_name}.a", 10)
+    value = "earliest" if start == "startingOffsets" else "2026-01-01T00:00:00Z"
+    given = {"servers": nats_server.url, "stream": stream_name, start: value}
+    query = QueryPlanner(ReadOptions.from_options(given))
+    try:
+        begin = query.initial()
+        fill(js, f"{stream_name}.a", 5)
+        end = query.latest(begin, unlimited=True)
+        assert [(part.start_seq, part.end_seq) for part in query.partitions(begin, end)] == [
+            (6, 16)
+        ]
+    finally:
+        query.close()
+    assert stream.info().state.first_seq == 6
 
 
 @pytest.mark.full

@@ -97,7 +97,9 @@ def find_resume_point(position: StreamOffset, view: StreamView | None, stream: s
         problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was already read up to"
         problem = f"{problem} {wanted - 1}"
         return ResumePoint(stream, view.first_seq, Change.SHORTENED, problem)
-    skips_removed = position.since_ns is not None and view.first_ns <= position.since_ns
+    # Of an empty stream, the time of the last message is known.
+    kept_ns = view.first_ns or view.last_ns
+    skips_removed = position.since_ns is not None and kept_ns <= position.since_ns
     if view.first_seq > wanted and not skips_removed:
         count = view.first_seq - wanted
         problem = f"stream {stream} starts at sequence {view.first_seq}, but was only read up to"

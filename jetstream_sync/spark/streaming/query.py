@@ -449,8 +449,8 @@ class QueryPlanner:
             return position
         if view.last_ns < since_ns:
             return empty_batch(view, view.end_seq, position.filters, since_ns=since_ns)
-        first = max(position.next_seq, self._access.first_seq_since(view, since_ns))
-        return empty_batch(view, first, position.filters)
+        first = self._access.first_seq_since(view, since_ns)
+        return empty_batch(view, first, position.filters) if first > position.next_seq else position
 
     def _head_offset(self, view: StreamView, filters: tuple[str, ...]) -> StreamOffset:
         """Return the offset of the first unprocessed message of a stream."""

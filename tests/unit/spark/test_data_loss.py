@@ -30,6 +30,10 @@ def test_messages_that_are_skipped_anyway_are_no_loss():
     later = replace(LIMITS, first_seq=50, messages=51, first_ns=10)
     assert outcome(later, replace(at(10), since_ns=20), "true") == 50
     assert outcome(later, replace(at(10), since_ns=5), "true") == "error"
+    # Without a message, the time of the last one tells.
+    empty = replace(LIMITS, first_seq=50, messages=0, first_ns=0, last_ns=10)
+    assert outcome(empty, replace(at(10), since_ns=20), "true") == 50
+    assert outcome(empty, replace(at(10), since_ns=5), "true") == "error"
 
 
 def outcome(view: StreamView | None, position: StreamOffset, mode: str) -> int | str:
