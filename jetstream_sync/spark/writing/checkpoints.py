@@ -15,6 +15,7 @@ the newest message of the query in the stream shows whether the stream has every
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from ... import errors
 from ...api.stream import MsgGetRequest
 from ...codec import dumps, loads
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
+from ...jetstream.api_requests import stream_info
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import StoredMsg, leader_get
 from ...net.clock import Deadline
@@ -177,7 +179,7 @@ class CheckpointStore:
 
     def _end_batch(self) -> None:
         subject, batch = f"{self._prefix}.{_END}", self._task_id.batch
-        last = self._get(subject)
+        last = self._get(MsgGetRequest(last_by_subj=subject))
         stored_batch = -1 if last is None else BatchEnd.parse(last).batch
         if stored_batch > batch:
             raise CheckpointRewoundError(self._stream, stored_batch, batch)
@@ -193,7 +195,39 @@ class CheckpointStore:
     def read(self, deadline: Deadline) -> Checkpoint | None:
         """Return the last checkpoint of the partition, ``None`` if there is none."""
         found = self._last(self._subject, deadline)
-        return None if found is None else Checkpoint.parse(found).stored(found.seq)
+        if found is None:
+            return None
+        checkpoint = Checkpoint.parse(found).stored(found.seq)
+        if checkpoint.batch != self._task_id.batch:
+            return checkpoint
+        messages = self._stored_after(found, checkpoint.messages, deadline)
+        missing = checkpoint.messages - messages
+        return replace(
+            checkpoint,
+            messages=messages,
+            rows=checkpoint.rows - missing,
+            digest="" if missing else checkpoint.digest,
+            # The list comes before the rows.
+            lists=checkpoint.lists if messages else max(0, checkpoint.lists - 1),
+        )
+
+    def _stored_after(self, message: StoredMsg, count: int, deadline: Deadline) -> int:
+        """
+        Return how many of the messages after one are stored, which the same atomic batch has stored with it.
+
+        A server whose storage becomes full stores the first messages of a batch only, and does not reply. What was
+        removed later counts as stored.
+        """
+        batch = _atomic_batch(message)
+
+        def is_missing(seq: int) -> bool:
+            found = self._read(MsgGetRequest(seq), deadline)
+            if found is not None:
+                return _atomic_batch(found) != batch
+            return seq > stream_info(self._api, self._stream).state.last_seq
+
+        seqs = range(message.seq + 1, message.seq + 1 + count)
+        return bisect_left(seqs, True, key=is_missing) if seqs and is_missing(seqs[-1]) else count
 
     def read_keys(self, checkpoint: Checkpoint, deadline: Deadline) -> set[bytes]:
         """Return the keys of the rows stored up to a checkpoint; raise `SinkError` if one of their lists is gone."""
@@ -202,13 +236,13 @@ class CheckpointStore:
             subject = self._list_subject(number)
             found = self._last(subject, deadline)
             listed = None if found is None else KeyList.parse(found)
-            if listed is None or listed.batch != checkpoint.batch:
+            if found is None or listed is None or listed.batch != checkpoint.batch:
                 raise SinkError(
                     f"batch {checkpoint.batch} of the query is partly stored in stream {self._stream!r}, but"
                     f" the record on {subject!r} of which rows these are was removed: keep messages for longer"
                     " than an outage, or use ids=position"
                 )
-            keys.update(listed.keys)
+            keys.update(listed.keys[: self._stored_after(found, len(listed.keys), deadline)])
         return keys
 
     def checkpoint_message(self, checkpoint: Checkpoint, seen: int) -> tuple[bytes, bytes, bytes]:
@@ -228,15 +262,21 @@ class CheckpointStore:
 
     def _last(self, subject: str, deadline: Deadline) -> StoredMsg | None:
         """Return the last message on a subject, ``None`` if there is none."""
-        read = partial(self._get, subject)
-        return retry_transient(read, deadline, "reading a checkpoint")
+        return self._read(MsgGetRequest(last_by_subj=subject), deadline)
 
-    def _get(self, subject: str) -> StoredMsg | None:
-        request = MsgGetRequest(last_by_subj=subject)
+    def _read(self, request: MsgGetRequest, deadline: Deadline) -> StoredMsg | None:
+        return retry_transient(partial(self._get, request), deadline, "reading a checkpoint")
+
+    def _get(self, request: MsgGetRequest) -> StoredMsg | None:
         try:
             return leader_get(self._api, self._stream, request, self._api.deadline())
         except errors.MessageNotFoundError:
             return None
+
+
+def _atomic_batch(message: StoredMsg) -> str | None:
+    """Return the id of the atomic batch that a message was stored with."""
+    return None if message.headers is None else message.headers.get("Nats-Batch-Id")
 
 
 def _unknown_message(message: StoredMsg) -> errors.InvalidResponseError:

@@ -224,7 +224,8 @@ class TransactionWriter:
             digest.update(content_digests(self._prefix, rows.slice(0, stored)))
         checkpoint = self._own_checkpoint()
         is_end = checkpoint is not None and rows.numbers[0] + stored == checkpoint.rows
-        if checkpoint is not None and is_end and digest.hexdigest() != checkpoint.digest:
+        known = checkpoint.digest if checkpoint is not None and is_end else ""
+        if known and digest.hexdigest() != known:
             raise CheckpointRewoundError(self._stream, self._batch, self._batch)
         if len(left):
             digest.update(content_digests(self._prefix, left))
