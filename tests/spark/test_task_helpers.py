@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from fixtures.exact import Data, Text
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until, within
 
@@ -491,6 +492,32 @@ def test_an_interrupted_attempt_is_completed(server, kind, ids):
     assert_once(server, rows)
 
 
+@pytest.mark.parametrize("ids", ["content", "position"])
+def test_a_batch_that_is_stored_in_part_is_completed(ids):
+    """A server whose storage becomes full stores a part of an atomic batch; the rest is stored when there is room."""
+    users = "users: [{user: u, password: p}], jetstream: {max_mem: 1MB, max_store: 1MB}"
+    rows = [b"%04d" % number + bytes(200) for number in range(1500)]
+    with (
+        NatsServer(config=f"accounts {{ A {{ {users} }} }}, no_auth_user: u") as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        js.create_stream(name="OTHER", subjects=["other"], storage="memory")
+        js.publish("other", bytes(750_000))
+        subjects = ["out.>"]
+        js.create_stream(name=STREAM, subjects=subjects, allow_atomic=True, storage="memory")
+        given = options(server, delivery="transaction", ids=ids, jobId="1", ackTimeout="2")
+        with pytest.raises(SinkError, match="resource limits exceeded"):
+            publish_partition(rows, given)
+        count = stored_count(server)
+        assert 0 < count < 998
+        js.delete_stream("OTHER")
+        # The attempt in between sees a part of the rows only.
+        assert publish_partition(rows[:1100], given).duplicates == count
+        assert publish_partition(rows, given).duplicates == 1100
+        assert_once(server, rows)
+
+
 def test_a_work_queue_has_transactions_in_order(server):
     """Acknowledged rows of a work queue cannot be read back, so ``ids=position`` is required."""
     make_stream(server, retention="workqueue")
@@ -771,6 +798,7 @@ class Reversed(NamedTuple):
         ([{"data": "a"}, {"data": b"b", "subject": None}][::-1], None),
         ([("out.rows", b"a"), (None, "b")], ("subject", "data")),
         ([Record("out.rows", b"a"), Record(None, bytearray(b"b"))], None),
+        ([Text("a"), Data(b"b")], None),
     ],
 )
 def test_rows_come_in_many_forms(server, rows, names):
@@ -893,6 +921,32 @@ def test_tombstones_are_written_and_read(server):
     publish_partition(found, at_least_once, columns=("data", "headers"))
     again = list(read_range(plan_ranges(given)[0], given, ("data", "headers")))
     assert again[3:] == found
+
+
+@pytest.mark.parametrize("mode", ["direct", "pull"])
+def test_changes_of_a_bucket_have_the_values_of_the_client(server, js, mode):
+    """A change is NULL exactly if the client finds no value, whatever another client has stored."""
+    kv = js.create_key_value(bucket="B", history=1)
+    headers = [
+        *({"KV-Operation": name} for name in ("DEL", "PURGE", "PUT", "del", "MOVE")),
+        *({"Nats-Marker-Reason": name} for name in ("MaxAge", "Remove", "Else")),
+        {"kv-operation": "DEL"},
+        {"KV-Operation": "PUT", "Nats-Marker-Reason": "MaxAge"},
+        {"A": "KV-Operation: DEL"},
+    ]
+    for number, lines in enumerate(headers):
+        for kind, data in (("empty", b""), ("full", b"x")):
+            js.publish(f"$KV.B.{kind}.{number}", data, headers=lines)
+    given = {"servers": server.url, "stream": "KV_B", "readMode": mode}
+    (part,) = plan_ranges(given)
+    found = {
+        key[len("$KV.B.") :]: data for key, data in read_range(part, given, ("subject", "data"))
+    }
+    values = {key: kv.get(key).value for key in kv}
+    assert {key: data for key, data in found.items() if data is not None} == values
+    assert len(found) == 2 * len(headers)
+    (batch,) = read_range_batches(part, given, ("data",))
+    assert batch.column("data").to_pylist() == list(found.values())
 
 
 def test_keys_of_a_bucket_are_deleted_and_purged(server, js):

@@ -45,7 +45,7 @@ _DELETIONS: Final = {
     item.value: item for item in (KeyValueOperation.DELETE, KeyValueOperation.PURGE)
 }
 #: Whether a header block may have one of the headers above; cheaper than parsing it.
-_MAY_BE_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
+MAY_BE_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
 
 
 def listed_keys(keys: str | Sequence[str]) -> list[str]:
@@ -160,6 +160,22 @@ def _has_other_keys(stream: Stream, source: StreamSource) -> bool:
     return not last.subject.startswith(f"{KEYS_PREFIX}{bucket_of(source.name)}.")
 
 
+def operation_of(headers: Headers | None, data: bytes) -> KeyValueOperation:
+    """Return what was done by a message of a bucket, see `KeyValueEntry.operation`."""
+    if headers is None:
+        return KeyValueOperation.PUT
+    operation = headers.get(OPERATION)
+    if operation is not None:
+        return _DELETIONS.get(operation, KeyValueOperation.PUT)
+    reason = headers.get(_MARKER_REASON)
+    # The marker of a server has no payload.
+    has_content = bool(data) or headers.get(_SIZE, "0") != "0"
+    if reason is None or (reason not in _REASONS and has_content):
+        return KeyValueOperation.PUT
+    # Whatever its reason is, a server has removed messages and written this marker.
+    return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
+
+
 class KeyValueEntry:
     """
     A revision of a key.
@@ -263,27 +279,13 @@ class KeyValueEntry:
         An operation of another client that is not known here is a ``PUT``, as is a value with a marker's header whose
         reason is not known.
         """
-        headers = self.headers
-        if headers is None:
-            return KeyValueOperation.PUT
-        operation = headers.get(OPERATION)
-        if operation is not None:
-            return _DELETIONS.get(operation, KeyValueOperation.PUT)
-        reason = headers.get(_MARKER_REASON)
-        if reason is None or (reason not in _REASONS and self._has_content(headers)):
-            return KeyValueOperation.PUT
-        # Whatever its reason is, a server has removed messages and written this marker.
-        return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
-
-    def _has_content(self, headers: Headers) -> bool:
-        """Return whether the message has a payload, which the marker of a server has not."""
-        return bool(self._raw) or headers.get(_SIZE, "0") != "0"
+        return operation_of(self.headers, self._raw)
 
     @property
     def has_value(self) -> bool:
         """Whether the operation is ``PUT``."""
         block = self._header
-        if not block or (isinstance(block, bytes) and not _MAY_BE_MARKER(block)):
+        if not block or (isinstance(block, bytes) and not MAY_BE_MARKER(block)):
             return True
         return self.operation is KeyValueOperation.PUT
 

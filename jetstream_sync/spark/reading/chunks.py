@@ -9,13 +9,12 @@ from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any, Final
 
+from ...api.enums import KeyValueOperation
+from ...headers import parse_headers
+from ...jetstream.buckets.entries import MAY_BE_MARKER, operation_of
 from ..bytes_column import NO_BYTES, BytesColumn
 from .ranges import SequenceRange
 
-#: Finds the header of a message that marks that a key was deleted, by a client or by the server.
-_MARKER: Final = re.compile(
-    rb"\r\n(?:(?i:KV-Operation): *(?:DEL|PURGE) *\r\n|(?i:Nats-Marker-Reason):)"
-).search
 #: Bytes of a row in Arrow besides its strings and payload: numbers and string offsets.
 _ROW_OVERHEAD_BYTES: Final = 80
 #: Factor for the size of a header block in Arrow; it covers the string offsets of its headers.
@@ -93,10 +92,13 @@ class Chunk:
 
     def markers(self) -> list[bool] | None:
         """Return for each message whether it only marks that a key was deleted; ``None``: none does."""
-        if not self.data or not _MARKER(self.headers.data):
+        if not self.data or not MAY_BE_MARKER(self.headers.data):
             return None
-        blocks = zip(self.headers, self.data, strict=True)
-        return [not data and _MARKER(block) is not None for block, data in blocks]
+        return [
+            MAY_BE_MARKER(block) is not None
+            and operation_of(parse_headers(block), data) is not KeyValueOperation.PUT
+            for block, data in zip(self.headers, self.data, strict=True)
+        ]
 
     def select(self, indices: Sequence[int]) -> Chunk:
         """Return some of the messages, by their indices."""

@@ -20,6 +20,7 @@ from ... import errors
 from ...api.publish import option_headers, publish_headers
 from ...exact import exact
 from ...headers import MSG_TTL, encode_header_lines, encode_headers
+from ...jetstream.buckets.entries import MAY_BE_MARKER
 from ...speedups import are_subjects
 from ...subjects import (
     MAX_CONTROL_LINE,
@@ -123,8 +124,6 @@ _BUCKET: Final = _Table(
     aliases={},
     encoded_names={"key": "subject", "value": "data"},
 )
-#: Finds the header of a marker, by a client or by the server.
-_HAS_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
 #: The header lines of the operations of a key-value bucket.
 _MARKERS: Final = {
     "PUT": b"",
@@ -497,14 +496,13 @@ class RowEncoder:
     # --- payloads, subjects and ids -------------------------------------------------------------
 
     def _payload(self, value: object, row: int) -> bytes:
-        if value.__class__ is bytes:
-            return value
-        if isinstance(value, str):
-            return self._encoded(value, row, b"", self._data_name)
-        if isinstance(value, (bytearray, memoryview)):
-            return bytes(value)
         if value is None:
             return b""  # a marker, see `_with_markers`
+        plain = exact(value)
+        if isinstance(plain, bytes):
+            return plain
+        if isinstance(plain, str):
+            return self._encoded(plain, row, b"", self._data_name)
         kind = type(value).__name__
         raise self.error(row, b"", f"{self._data_name} is neither binary nor a string: {kind}")
 
@@ -573,7 +571,7 @@ class RowEncoder:
         if not isinstance(value, str):
             raise self.error(row, subject, f"{column} is not a string: {type(value).__name__}")
         try:
-            return value.encode()
+            return exact(value).encode()
         except UnicodeEncodeError as error:
             raise self.error(row, subject, f"{column} is not valid Unicode text") from error
 
@@ -632,11 +630,11 @@ class RowEncoder:
             operation = operations[i] if operations else None
             if operation is None:
                 operation = "PUT" if value is not None else "DEL"
-            if operation not in _MARKERS or (operation == "PUT") != (value is not None):
+            if operation not in tuple(_MARKERS) or (operation == "PUT") != (value is not None):
                 reason = "operation must be PUT with a value, or DEL or PURGE without one"
                 raise self.error(first + i, b"", f"{reason}, not {operation!r}")
             # A marker that was read has its header already.
-            if not _HAS_MARKER(made[i]):
+            if not MAY_BE_MARKER(made[i]):
                 made[i] += _MARKERS[operation]
         return BytesColumn.of(made)
 
