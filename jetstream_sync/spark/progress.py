@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import errors
 from ..codec import loads
 from .stored import INTEGER, NUMBER, by_name, from_json, stored
-
-T = TypeVar("T")
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -43,20 +41,6 @@ class SourceReport:
     """The reports of all streams of a source, by `stream_key`."""
 
     streams: Mapping[str, StreamReport] = stored("streams", by_name(StreamReport))
-
-
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """The part of a `StreamOffset` that is reported."""
-
-    next_seq: int = stored("next", INTEGER)
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The part of an `Offset` that is reported."""
-
-    streams: Mapping[str, _Position] = stored("streams", by_name(_Position))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +83,17 @@ def query_progress(progress: Any) -> QueryProgress:
     """Return the progress of a query, given a ``StreamingQueryProgress`` of PySpark."""
     streams: list[StreamProgress] = []
     for source in progress.sources:
-        report, end = _parsed(SourceReport, source.latestOffset), _parsed(_End, source.endOffset)
-        for key, state in ({} if report is None else report.streams).items():
-            position = None if end is None else end.streams.get(key)
-            streams.append(
-                StreamProgress(
-                    stream=key,
-                    read_seq=0 if position is None else position.next_seq - 1,
-                    last_seq=state.last_seq,
-                    pending=state.pending,
-                    pending_bytes=state.pending_bytes,
-                    lag=state.lag,
-                )
+        streams += [
+            StreamProgress(
+                stream=key,
+                read_seq=state.read_seq,
+                last_seq=state.last_seq,
+                pending=state.pending,
+                pending_bytes=state.pending_bytes,
+                lag=state.lag,
             )
+            for key, state in _reports(source.latestOffset).items()
+        ]
     written = progress.sink.numOutputRows
     return QueryProgress(
         query_id=str(progress.id),
@@ -123,12 +105,12 @@ def query_progress(progress: Any) -> QueryProgress:
     )
 
 
-def _parsed(cls: type[T], text: str | None) -> T | None:
-    """Return a record that Spark has as text; ``None``: it has none, or a source of another kind has written it."""
+def _reports(text: str | None) -> Mapping[str, StreamReport]:
+    """Return the reports that Spark has as text; none if it has no text, or that of a source of another kind."""
     try:
-        return from_json(cls, loads(text or ""))
+        return from_json(SourceReport, loads(text or "")).streams
     except (ValueError, errors.InvalidResponseError):
-        return None
+        return {}
 
 
 def log_progress(progress: QueryProgress) -> None:

@@ -26,7 +26,6 @@ from ..jetstream.message import JetStreamMsg
 from ..jetstream.pull_consumer import PullConsumer
 from ..net.clock import Deadline
 from ..options import check_int
-from ..protocol.parser import RawMessage
 from ..subjects import ack_tokens, check_publish_subject
 from .connections import api_requests, connected
 from .options import ReadOptions
@@ -242,7 +241,7 @@ def _ack_subject(reply: str) -> bytes:
 
 
 def _acknowledge(core: ConnectionCore, replies: Sequence[bytes], deadline: Deadline) -> None:
-    confirmations = ReplyCollector(core, _never, len(replies))
+    confirmations = ReplyCollector(core, lambda _: False, len(replies))
     try:
         for reply in replies:
             confirmations.ask(reply, _ACK, deadline=deadline)
@@ -253,8 +252,3 @@ def _acknowledge(core: ConnectionCore, replies: Sequence[bytes], deadline: Deadl
                 )
     finally:
         confirmations.close()
-
-
-def _never(delivery: RawMessage) -> bool:
-    del delivery
-    return False

@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -239,22 +239,14 @@ class WritePlan:
 
     def write(self, task_id: WriteTaskId, groups: Iterable[Iterable[Columns]]) -> Written:
         """Write the rows of a partition, given in groups; on return the stream has stored all of them."""
-        deadline = self._deadline()
-        js = connected(self.options.connection, deadline)
+        js, deadline = self._connected()
         encoder = self._encoder(task_id.partition)
         rows = self._rows(encoder, groups)
         if self.options.delivery == Delivery.TRANSACTION:
             stats = self._in_transactions(js, encoder, task_id, rows, deadline)
         else:
             stats = self._published(js, encoder, task_id, rows)
-        return Written(
-            partition=task_id.partition,
-            rows=stats.rows,
-            duplicates=stats.duplicates,
-            bytes=encoder.data_bytes,
-            first_seq=stats.first_seq,
-            last_seq=stats.last_seq,
-        )
+        return Written(partition=task_id.partition, bytes=encoder.data_bytes, **asdict(stats))
 
     def _encoder(self, partition: int) -> RowEncoder:
         options, target = self.options, self.target
@@ -325,8 +317,8 @@ class WritePlan:
         last_seq = max((item.last_seq or 0 for item in written), default=0)
         if not last_seq:
             return
-        name, target, deadline = self.options.stream, self.target, self._deadline()
-        read = partial(connected(self.options.connection, deadline).get_stream, name)
+        (js, deadline), name, target = self._connected(), self.options.stream, self.target
+        read = partial(js.get_stream, name)
         info = retry_transient(read, deadline, "checking the stream").cached_info
         view = stream_view(info)
         if view.created_ns != target.created_ns or info.state.last_seq < last_seq:
@@ -341,27 +333,26 @@ class WritePlan:
     def end_batch(self, task_id: WriteTaskId) -> None:
         """Record that all partitions of a micro-batch are written, if the delivery mode needs it; for the driver."""
         if self.options.delivery == Delivery.TRANSACTION:
-            deadline = self._deadline()
-            js = connected(self.options.connection, deadline)
+            js, deadline = self._connected()
             self._checkpoints(js, task_id).end_batch(deadline)
 
     def purge(self, seq: int) -> int:
         """Remove the messages before a sequence, and return their number; for the driver."""
-        deadline = self._deadline()
-        js = connected(self.options.connection, deadline)
-
-        def purge() -> int:
-            return js.get_stream(self.options.stream).purge(seq=seq)
-
-        return retry_transient(purge, deadline, "purging earlier messages")
+        js, deadline = self._connected()
+        return retry_transient(
+            lambda: js.get_stream(self.options.stream).purge(seq=seq),
+            deadline,
+            "purging earlier messages",
+        )
 
     def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
         roll_up = self.target.allows_rollup
         return CheckpointStore(js, self.options, task_id, roll_up=roll_up)
 
-    def _deadline(self) -> Deadline:
-        """Return the limit for connecting and the request after it, which starts now."""
-        return Deadline(self.options.ack_timeout)
+    def _connected(self) -> tuple[JetStream, Deadline]:
+        """Return a JetStream context, and the limit for connecting and the next request, which starts now."""
+        deadline = Deadline(self.options.ack_timeout)
+        return connected(self.options.connection, deadline), deadline
 
 
 def write_task_id(
