@@ -1,6 +1,8 @@
 """
 Flows whose workers, supervisors and server are killed again and again: each one ends, and what it did is in a file.
 
+Beside them, calls share a limit of all processes, some are cancelled, and mirrors answer for the buckets.
+
 The default is short. A long run: ``JETSTREAM_SYNC_TEST_FLOWS=200 JETSTREAM_SYNC_TEST_CHAINS=1000
 pytest -s -o timeout=3600 tests/workers/test_flow_kills.py``.
 """
@@ -17,13 +19,14 @@ import time
 import uuid
 from collections import Counter
 from contextlib import ExitStack, suppress
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import WorkerProgram
 
-from jetstream_sync import Error, shared_connection
+from jetstream_sync import Error, StreamSource, shared_connection
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import TaskResult, Worker, chain, group
 
@@ -34,12 +37,15 @@ CHAINS = int(os.environ.get("JETSTREAM_SYNC_TEST_CHAINS", str(FLOWS)))
 PROCESSES, CONCURRENCY = 3, 2
 #: What is killed, in turn.
 VICTIMS = ("worker", "supervisor", "server")
+#: The states of calls that have not ended.
+READY = {"READY", "RUNNING"}
 #: How often, in all.
 KILLS = max(6, FLOWS // 3)
 
 CODE = """
 worker = Worker(os.environ["NATS_URL"], name=%r, program="tests", dead_letters="DEAD", concurrency=2)
 worker.queue("default", ack_wait=3)
+worker.limit("two", concurrency=2, scope="cluster")
 fast = Backoff(first=0.2, factor=1.0, jitter=0.0, attempts=3)
 
 @worker.task(name="link", results="R")
@@ -60,6 +66,14 @@ def member(flow: str, number: int, fails: bool) -> int:
 def last(outcomes: list[dict[str, object]], flow: str) -> int:
     record(f"last {flow}")
     return len([item for item in outcomes if item["status"] == "SUCCESSFUL"])
+
+@worker.task(name="limited", results="R", limit="two")
+def limited(flow: str) -> None:
+    with open("limited.txt", "a") as file:
+        for what in ("begin", "end"):
+            file.write(f"{what} {flow} {os.getpid()} {time.monotonic()}\\n")
+            file.flush()
+            time.sleep(0.1 * (what == "begin"))
 
 def effect(flow, number):
     record(f"step {flow} {number}")
@@ -153,6 +167,9 @@ def test_each_flow_ends_as_it_must_although_everything_is_killed(
     member = worker.task(name="member", results="R")(elsewhere)
     last = worker.task(name="last", results="R")(elsewhere)
     steps = worker.task(name="steps", results="R", steps=True)(elsewhere)
+    worker.limit("two", concurrency=2, scope="cluster")
+    limited = worker.task(name="limited", results="R", limit="two")(elsewhere)
+    shared: dict[str, TaskResult[int]] = {}
     results: dict[str, TaskResult[int]] = {}
     expected: dict[str, int] = {}
 
@@ -169,6 +186,13 @@ def test_each_flow_ends_as_it_must_although_everything_is_killed(
             expected[flow] = 10 - sum(failing)
             flow = f"s{number}"
             results[flow], expected[flow] = steps.delay(flow), 6
+            flow = f"l{number}"
+            shared[flow] = limited.delay(flow)
+        # They have the newest of the states, and answer direct gets for the buckets.
+        for bucket in ("KV_R", "KV_R-flows"):
+            js.create_stream(name=f"PART_{bucket}", mirror=StreamSource(name=bucket), max_msgs=5)
+        for number in range(0, FLOWS, 3):
+            cancelled[f"l{number}"] = shared[f"l{number}"].cancel()
 
     def open_flows() -> list[str]:
         found = []
@@ -182,6 +206,7 @@ def test_each_flow_ends_as_it_must_although_everything_is_killed(
         return found
 
     ended: set[str] = set()
+    cancelled: dict[str, bool] = {}
     with ExitStack() as stack:
         nc = shared_connection(fresh_server.url, name=name)
         js = nc.jetstream(timeout=10 * SCALE)
@@ -203,6 +228,8 @@ def test_each_flow_ends_as_it_must_although_everything_is_killed(
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 60)
         wait_until(lambda: js.get_stream("KV_R-flows").info().state.messages == 0, 20)
         assert {flow: result.get(0) for flow, result in results.items()} == expected
+        wait_until(lambda: READY.isdisjoint(call.status for call in shared.values()), 60)
+        check_shared(shared, cancelled, (tmp_path / "limited.txt").read_text())
         assert worker.verify() == []
         runs = Counter(fleet.programs[0].runs)
         dead = js.get_stream("DEAD").info().state.messages if "DEAD" in js.stream_names() else 0
@@ -220,6 +247,29 @@ def test_each_flow_ends_as_it_must_although_everything_is_killed(
     sys.stdout.write(
         f"seed {seed}: killed {dict(fleet.kills)}, {len(wanted)} effects, {twice} twice, {dead} dead\n"
     )
+
+
+def check_shared(
+    shared: dict[str, TaskResult[int]], cancelled: dict[str, bool], recorded: str
+) -> None:
+    """Check that calls have run unless they were withdrawn, and that never more than two did at a time."""
+    begun: dict[tuple[str, str], float] = {}
+    changes: list[tuple[float, int]] = []
+    finished: set[str] = set()
+    for line in recorded.splitlines():
+        what, flow, process, at = line.split()
+        if what == "begin":
+            begun[flow, process] = float(at)
+            continue
+        changes += [(begun.pop((flow, process)), 1), (float(at), -1)]
+        finished.add(flow)
+    # What was killed has run for a tenth of a second at most.
+    changes += [change for at in begun.values() for change in ((at, 1), (at + 0.1, -1))]
+    running = list(accumulate(change for _, change in sorted(changes)))
+    assert max(running) <= 2
+    for flow, call in shared.items():
+        assert call.status == ("CANCELLED" if cancelled.get(flow) else "SUCCESSFUL"), flow
+        assert (flow in finished) == (not cancelled.get(flow)), flow
 
 
 def missing(results: dict[str, TaskResult[int]]) -> dict[str, str]:
