@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -59,6 +60,12 @@ class Inbox(MessageReceiver):
         core = self._core
         command, size = core.encoder.encode_command(subject, payload, self.reply, headers)
         core.writer.append(command, size, NOW, 1, True, deadline)
+
+    def end_with(self, owner: object) -> None:
+        """End the subscription when its owner is collected."""
+        table, subscription = self._core.table, self.subscription
+        is_open, end = lambda: subscription.sid in table.by_sid, partial(table.remove, subscription)
+        self._core.stop_dropped(owner, is_open, end)
 
     def _fail(self, error: BaseException) -> bool:
         """End with an error; return whether this was the end."""

@@ -31,6 +31,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from .. import (
+    Connection,
     JetStream,
     Listing,
     ObjectInfo,
@@ -180,6 +181,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
             key: options.pop(key) for key in ("domain", "timeout") if key in options
         }
         self._connecting = {"servers": servers, "context": context, **options}
+        #: The connection that was used last, and its context: a context for each file is slow.
+        self._used: tuple[Connection, JetStream] | None = None
         #: The directories that `mkdir` was called for, until files are put, copied or removed.
         self._made: set[str] = set()
         #: The state of each bucket, and the sorted paths of its objects, which may be deleted.
@@ -196,7 +199,10 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
 
     @property
     def _js(self) -> JetStream:
-        return shared_connection(**self._connecting).jetstream(**self._js_options)
+        connection = shared_connection(**self._connecting)
+        if self._used is None or self._used[0] is not connection:
+            self._used = connection, connection.jetstream(**self._js_options)
+        return self._used[1]
 
     def _find(self, path: Any) -> tuple[ObjectStore, str]:
         """Return the store of a path, and the name in it; empty: the path is that of the store."""

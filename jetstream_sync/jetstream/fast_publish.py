@@ -206,6 +206,7 @@ class FastPublisher:
         self._core: ConnectionCore = api.core
         self._gap_cb = gap_cb
         self._flow = _Flow(api.core, outstanding, gaps_end=gaps == "fail")
+        self._flow.end_with(self)
         self._reply = b"%b.%b" % (
             self._flow.reply,
             f"{self._flow.batch_id}.{flow}.{gaps}.".encode(),

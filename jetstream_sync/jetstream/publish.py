@@ -12,8 +12,8 @@
 #    a refusal, its timeout, a lost connection, or the close of the connection.
 # 2. _room only serves waiting: publishers wait on it for room in the window, and
 #    `publish_async_completed` for an empty window.
-# 3. The thread checks for overdue acks while any are pending. After a while without pending acks it
-#    sleeps until the next message and sets asleep; the next publish then wakes it.
+# 3. The thread checks for overdue acks while any are pending. After a while without pending acks it ends
+#    with the subscription, because a program may make many contexts; the next message starts both.
 # 4. A thread of its own asks why no stream has stored a message, as the server may be silent. The message
 #    is pending until the ack thread has the answer.
 # 5. In a forked child every pending future has failed for each thread that looks at it.
@@ -298,7 +298,7 @@ _MIN_REPLY_TIME_S: Final = 0.05
 #: Seconds between two checks for overdue acks.
 _OVERDUE_CHECK_INTERVAL_S: Final = 0.1
 
-#: Number of checks without pending acks after which the thread sleeps until the next publish.
+#: Number of checks without an ack after which the thread ends if none is pending.
 _IDLE_CHECKS: Final = 20
 
 
@@ -320,7 +320,6 @@ class _AckEvent(Enum):
 
     DISCONNECTED = "the connection is lost"
     DENIED = "the server refused a message"  # see ``_AckThread.denied``
-    WAKE = "a message was published while the thread slept"
 
 
 class _Reasons(NamedTuple):
@@ -361,12 +360,10 @@ class _AckThread:
         self._retries: list[_Retry] = []
         #: Messages that the server did not permit, with its error; written by the reader.
         self.denied: dict[bytes, errors.PermissionsError] = {}
-        #: The thread; ``None``: it was not started, or has crashed. Changed by the publisher.
+        #: The thread; ``None``: it was not started, or has ended. Changed by the publisher.
         self.thread: threading.Thread | None = None
         #: Whether it calls callbacks of futures.
         self.settling: bool = False
-        #: Whether it sleeps until `add()` is called.
-        self.asleep: bool = False
 
     def is_current(self) -> bool:
         """Return whether it is the calling thread."""
@@ -380,36 +377,27 @@ class _AckThread:
         """Let the thread fail the messages that are left."""
         self._acks.close(reason)
 
-    def settle_all(self) -> None:
-        """Settle futures until the connection is closed."""
+    def settle_all(self, ends: Callable[[], bool]) -> None:
+        """Settle futures until the connection is closed, or ``ends`` returns whether the thread may end."""
         acks = self._acks
         check_at = monotonic() + _OVERDUE_CHECK_INTERVAL_S
         idle_checks = 0
         while True:
             try:
-                if self._pending:
-                    idle_checks = 0
-                    wait_s: float | None = _OVERDUE_CHECK_INTERVAL_S
-                    if self._retries:
-                        wait_s = min(
-                            _OVERDUE_CHECK_INTERVAL_S, max(0.0, self._retries[0].at - monotonic())
-                        )
-                else:
-                    idle_checks += 1
-                    self.asleep = idle_checks > _IDLE_CHECKS
-                    # Checked again: another thread may have published before asleep was visible.
-                    wait_s = (
-                        None if self.asleep and not self._pending else _OVERDUE_CHECK_INTERVAL_S
-                    )
+                wait_s = _OVERDUE_CHECK_INTERVAL_S
+                if self._retries:
+                    wait_s = min(wait_s, max(0.0, self._retries[0].at - monotonic()))
+                if idle_checks > _IDLE_CHECKS and not self._pending and ends():
+                    return
                 delivery = acks.get(Deadline(wait_s))
-                self.asleep = False
+                idle_checks = 0
                 self.settling = True
                 self._settle(delivery)
                 # Settle everything that arrived with it before waking other threads.
                 for _ in range(len(acks)):
                     self._settle(acks.items.popleft())
             except (errors.TimeoutError, IndexError):
-                pass  # no ack; or a callback forked, and the child has no acks
+                idle_checks += 1  # no ack; or a callback forked, and the child has no acks
             except errors.Error as error:
                 self.settling = False
                 text = "the ack arrived; the message may be stored"
@@ -679,9 +667,6 @@ class Publisher(MessageReceiver):
             self._pending.pop(token, None)
             self._room.wake_all()
             raise
-        if self._acks.asleep:
-            # The thread resets it, so after an interrupt here the next publish wakes the thread.
-            self._acks.add((_AckEvent.WAKE,))
         return future
 
     @property
@@ -726,7 +711,8 @@ class Publisher(MessageReceiver):
                 self._unsubscribe = partial(self._core.table.remove_deferred, subscription)
                 if self._acks.thread is None:
                     name = f"acks-{self._core.name}"
-                    self._acks.thread = spawn(name, self._acks.settle_all, self._crashed)
+                    run = partial(self._acks.settle_all, self._ends)
+                    self._acks.thread = spawn(name, run, self._crashed)
                 self._subscribed = True
             finally:
                 if not self._subscribed and self._acks.thread is None:
@@ -801,6 +787,18 @@ class Publisher(MessageReceiver):
         if self._pending:
             self._wait_for_acks(lambda: not self._pending, deadline)
         return len(self._pending)
+
+    def _ends(self) -> bool:
+        """End the subscription, unless a message awaits its ack; return whether it has ended."""
+        with self._start:
+            # First: a thread that publishes meanwhile has an entry below, or waits for the lock.
+            was_subscribed, self._subscribed = self._subscribed, False
+            if self._pending:
+                self._subscribed = was_subscribed
+                return False
+            self._acks.thread = None
+            self._core.table.remove_receiver(self)
+            return True
 
     def _crashed(self, error: BaseException) -> None:
         """Fail all messages because the thread ended; the next message starts another one."""

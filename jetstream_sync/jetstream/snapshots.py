@@ -64,6 +64,7 @@ class StreamSnapshot:
     ) -> None:
         self._api = api
         self._sink = sink
+        sink.end_with(self)
         self._timeout = timeout
         self._finished = False
         self._closed = False

@@ -206,3 +206,16 @@ def test_iterators_have_next(js, stream, bucket):
         reader.stop()
         with pytest.raises(StopIteration):
             next(reader)
+
+
+@pytest.mark.server(">=2.14")
+def test_dropped_transfers_end_their_subscriptions(nc, js, stream_name):
+    """A fast publish and a snapshot that are collected before their ends leave no inbox."""
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_batched=True)
+    js.publish(stream_name, b"x")
+    before = subscriptions(nc)
+    for _ in range(3):
+        js.fast_publish().add(stream_name)
+        stream.snapshot()
+    gc.collect()
+    wait_until(lambda: subscriptions(nc) == before, LIMIT_S)

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import io
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -92,6 +93,17 @@ def test_files(fs, store):
         fs.open("DATA/none", "rb")
     with pytest.raises(NotImplementedError):
         fs.open("DATA/a.txt", "ab")
+
+
+def test_each_file_is_written_with_the_same_context(fs):
+    """Many written files leave at most one thread for acknowledgements."""
+    before = [thread.name for thread in threading.enumerate()]
+    for number in range(5):
+        fs.pipe_file(f"DATA/{number}", b"x")
+    names = [thread.name for thread in threading.enumerate()]
+    assert len([name for name in names if name.startswith("nats-acks-")]) <= 1 + len(
+        [name for name in before if name.startswith("nats-acks-")]
+    )
 
 
 def test_a_file_whose_block_raises_is_not_stored(fs):

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from fixtures.internals import core_of
+from fixtures.internals import core_of, open_subscriptions
 from fixtures.threads import SCALE, between, wait_until
 
 import jetstream_sync
@@ -348,7 +348,7 @@ def test_a_future_fails_when_its_time_is_up(alone, fresh_server, idle):
     """Without a reply the future fails after its timeout, also if the publisher is idle."""
     alone.publish_async("s").result(5)
     if idle:
-        wait_until(lambda: alone._publisher._acks.asleep, 10)
+        wait_until(lambda: alone._publisher._acks.thread is None, 10)
     pause(fresh_server, alone)
     try:
         future = alone.publish_async("s", timeout=0.2)
@@ -359,6 +359,18 @@ def test_a_future_fails_when_its_time_is_up(alone, fresh_server, idle):
     finally:
         fresh_server.resume()
     assert patient.result(5).seq == 3
+
+
+def test_an_idle_context_has_neither_a_thread_nor_an_inbox(alone, fresh_server):
+    """A program may make a context for each request; the next message starts both again."""
+    with jetstream_sync.connect(fresh_server.url, name="many") as nc:
+        contexts = [nc.jetstream() for _ in range(5)]
+        for _ in range(2):
+            for js in contexts:
+                js.publish_async("s").result(5)
+            wait_until(lambda: "nats-acks-many" not in {t.name for t in threading.enumerate()}, 10)
+            assert open_subscriptions(nc) == []
+    assert alone.get_stream("S").info().state.messages == 10
 
 
 @pytest.mark.parametrize("how", ["close", "drain"])
