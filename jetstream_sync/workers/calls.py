@@ -22,7 +22,7 @@ import os
 import platform
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -54,7 +54,8 @@ from .errors import (
     misfit,
 )
 from .logs import log, traceback_text
-from .resources import Resource, delete_on_subject, has_schedules
+from .openers import Creator, Resource, bucket_opener
+from .resources import delete_on_subject, has_schedules
 from .steps import PAYLOAD, StepBucket, StepStore, Suspended
 from .tracing import publishing
 
@@ -227,7 +228,7 @@ class CallQueue:
             )
         ]
 
-    def prepare(self, create: Callable[[Connection, Sequence[Resource]], object]) -> None:
+    def prepare(self, create: Creator) -> None:
         """
         Create the stream if it is missing, and check the owner of the queue; once for a connection.
 
@@ -447,47 +448,25 @@ class CallBucket(CallStates):
 
     """
 
-    def __init__(
-        self,
-        connection: Callable[[], Connection],
-        bucket: str,
-        create: Callable[[Connection, Sequence[Resource]], object],
-    ) -> None:
+    def __init__(self, connection: Callable[[], Connection], bucket: str, create: Creator) -> None:
         bucket = exact(bucket)
         self._connection = connection
-        self._create = create
         self.bucket = bucket
         self.steps: StepBucket = StepBucket(connection, f"{bucket}-flows", create)
-        # The bucket of a connection, and the largest value; a forked process has another one.
-        self._opened: tuple[Connection, KeyValue, int] | None = None
+        self._opener = bucket_opener(connection, bucket, lambda nc: create(nc, [self.resource()]))
         # The bucket of a connection, for a process that only waits for calls.
         self._for_reading: tuple[Connection, KeyValue] | None = None
 
-    def resource(self) -> Resource:
+    def resource(self) -> KeyValueConfig:
         """Return the config of the bucket."""
         return KeyValueConfig(
             bucket=self.bucket, ttl=_RESULT_TTL, metadata={RESULTS_MARK: "calls of tasks"}
         )
 
-    def _open(self) -> tuple[KeyValue, int]:
-        """Return the bucket and the largest value."""
-        nc = self._connection()
-        if self._opened is None or self._opened[0] is not nc:
-            js = nc.jetstream()
-            try:
-                bucket = js.key_value(self.bucket)
-            except errors.BucketNotFoundError:
-                self._create(nc, [self.resource()])
-                bucket = js.key_value(self.bucket)
-            size = bucket.status().config.max_value_size or 0
-            limit = min(nc.max_payload, size) if size > 0 else nc.max_payload
-            self._opened = nc, bucket, limit
-        return self._opened[1:]
-
     def _open_within(self, deadline: Deadline) -> KeyValue:
         """Return the bucket for reading; a server that does not answer is waited for until the deadline."""
         nc, left = self._connection(), deadline.left()
-        if left is not None and (self._opened is None or self._opened[0] is not nc):
+        if left is not None and not self._opener.is_open:
             if self._for_reading is not None and self._for_reading[0] is nc:
                 return self._for_reading[1]
             with suppress(errors.BucketNotFoundError):
@@ -495,20 +474,18 @@ class CallBucket(CallStates):
                 bucket = nc.jetstream(timeout=max(left, _MIN_TIMEOUT_S)).key_value(self.bucket)
                 self._for_reading = nc, bucket
                 return bucket
-        return self._open()[0]
+        return self._opener.open()[0]
 
     def _use(self, action: Callable[[KeyValue], T]) -> T:
-        """Return what an action on the bucket returns; repeat it if the bucket was deleted."""
-        try:
-            return action(self._open()[0])
-        except (errors.NoStreamResponseError, errors.StreamNotFoundError):
-            self._opened = None
-            return action(self._open()[0])
+        """Return what an action on the bucket returns; as `Opener.use`."""
+        return self._opener.use(lambda opened: action(opened[0]))
 
     @property
     def max_value(self) -> int:
         """As `CallStates.max_value`."""
-        return self._open()[1]
+        size = self._opener.open()[1].cached_info.config.max_msg_size or 0
+        largest = self._connection().max_payload
+        return min(largest, size) if size > 0 else largest
 
     def add(self, record: CallRecord, data: bytes | None = None) -> int:
         """As `CallStates.add`."""
@@ -521,13 +498,12 @@ class CallBucket(CallStates):
     def remove(self, call: str) -> None:
         """Delete the record of a call that was not sent."""
         with suppress(errors.Error):
-            self._open()[0].purge(call)
+            self._use(lambda bucket: bucket.purge(call))
 
     def read(self, call: str) -> CallRecord:
         """As `CallStates.read`."""
-        bucket = self._open()[0]
         with _key_of_call(call):
-            found = bucket.get(call, consistent=True)
+            found = self._use(lambda bucket: bucket.get(call, consistent=True))
         return CallRecord.from_json(call, found.value)
 
     def store_progress(self, call: str, progress: CallProgress) -> None:
@@ -537,7 +513,8 @@ class CallBucket(CallStates):
     def progress(self, call: str) -> CallProgress | None:
         """As `CallStates.progress`."""
         try:
-            stored = self._open()[0].get(f"{call}.{PROGRESS_KEY}", consistent=True)
+            key = f"{call}.{PROGRESS_KEY}"
+            stored = self._use(lambda bucket: bucket.get(key, consistent=True))
             found = CallProgress(*codec.loads(stored.value))
             str(found)  # raises unless it has numbers
             return found

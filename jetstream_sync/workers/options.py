@@ -31,7 +31,7 @@ from .checks import (
 )
 from .dead_letters import DeadLetterTarget
 from .handler import HANDLER_OPTIONS
-from .resources import Resource
+from .openers import Resource
 from .schedules import Schedule
 from .shared_limits import SharedLimitRule
 from .source import GRACE_S, Source, SourceOptions

@@ -34,8 +34,9 @@ from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .errors import NoCallError, Reject
 from .flows import Flows
+from .openers import Resource
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
-from .resources import Resource, create_missing, resources_of
+from .resources import create_missing, resources_of
 from .retries import Backoff
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource

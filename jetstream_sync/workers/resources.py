@@ -14,12 +14,11 @@ from .. import KeyValueConfig, StorageType, StreamConfig, errors
 from ..declare import CREATE, UPDATE, Declared, plan
 from ..subjects import KV_PREFIX
 from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
+from .openers import Resource
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, Stream
     from .source import Source
-
-Resource = StreamConfig | KeyValueConfig
 
 _DEAD_LETTER_WINDOW: Final = timedelta(hours=1)
 #: How long a bucket for ``once`` keeps the states of messages.

@@ -32,6 +32,7 @@ from .events import RunEvent, RunEventKind, spawn
 from .limits import Limit
 from .logs import log
 from .observer import Observer
+from .openers import bucket_opener
 from .operations.health import Monitor, Processes, WorkerPhase
 from .operations.heartbeat import SupervisorLink
 from .options import DefinedWorker
@@ -41,8 +42,8 @@ from .runtime.consumers import check_dead_letters, check_parking
 from .runtime.membership import receiver_of
 from .runtime.processing import Shared
 from .runtime.threads import Runner
-from .schedules import Schedules
-from .shared_limits import SharedLimits
+from .schedules import LEASES, Schedules
+from .shared_limits import LIMITS_BUCKET, SharedLimits
 from .source import Source
 from .tracing import tracing_middleware
 
@@ -134,10 +135,12 @@ class WorkerRun:
             on_change=lambda: events.put(RunEvent(RunEventKind.CHANGED)),
             on_thread_end=worker.on_thread_end,
             has_committed=worker.has_committed,
-            create_missing=self._create_missing,
+            leases=bucket_opener(lambda: nc, LEASES.bucket, self._create_missing),
             process_setup=worker.process_setup,
             limits={name: Limit(count) for name, count in worker.limits.items()},
-            shared_limits=SharedLimits(nc.jetstream(timeout=_LIMITS_S), self._create_missing),
+            shared_limits=SharedLimits(
+                bucket_opener(lambda: nc, LIMITS_BUCKET, self._create_missing, _LIMITS_S)
+            ),
         )
 
     def run(self, *, burst: bool) -> int:
@@ -200,8 +203,8 @@ class WorkerRun:
         self._reporter.start(self._nc)
         return True
 
-    def _create_missing(self) -> list[SetupStep]:
-        """Create what is missing, unless the worker must not; return the steps that are left."""
+    def _create_missing(self, *_: object) -> list[SetupStep]:
+        """Create all that is missing, unless the worker must not; return the steps that are left."""
         if self._worker.ensure == "none":
             return []
         return create_missing(self._js, self._worker.resources(self._nc))

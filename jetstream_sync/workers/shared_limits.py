@@ -32,14 +32,14 @@ from .. import KeyValueConfig, codec, errors
 from ..converters import MISFITS
 from ..exact import exact, take_values
 from ..locks import new_lock
-from ..subjects import KV_PREFIX
 from .checks import check_count, check_option
 from .deliveries import lease_clock
 from .limits import rate_interval
 from .logs import log
 
 if TYPE_CHECKING:
-    from .. import JetStream, KeyValue, KeyValueEntry
+    from .. import KeyValueEntry
+    from .openers import BucketOpener
 
 #: The bucket, and how long it keeps the key of a limit that is not used.
 LIMITS_BUCKET: Final = "TASK_LIMITS"
@@ -355,16 +355,13 @@ class SharedLimits:
     The limits of all processes, as one process uses them.
 
     Args:
-        js: the JetStream context.
-        create: creates the bucket, which may be deleted at any time.
+        opener: opens the bucket and its stream.
 
     """
 
-    def __init__(self, js: JetStream, create: Callable[[], object]) -> None:
-        self._js = js
-        self._create = create
+    def __init__(self, opener: BucketOpener) -> None:
+        self._opener = opener
         self._me = uuid.uuid4().hex[:12]
-        self._bucket: KeyValue | None = None
         self._limits: dict[str, SharedLimit] = {}
         self._lock = new_lock()
         #: Whether no call may wait here any more.
@@ -398,29 +395,18 @@ class SharedLimits:
             return state.to_json()
 
         try:
-            bucket = self._opened()
             if lease_clock() >= self._read_at + _CLOCK_S:
-                info = self._js.get_stream(f"{KV_PREFIX}{LIMITS_BUCKET}").info()
+                info = self._opener.use(lambda opened: opened[1].info())
                 assert info.ts is not None  # the server has schedules
                 self._read_at = lease_clock()
                 self._ahead = info.ts.timestamp() - self._read_at
-            bucket.modify(key, changed)
+            self._opener.use(lambda opened: opened[0].modify(key, changed))
         except errors.Error as error:
-            self._bucket = None
             if lease_clock() >= self._logged_at + _REPEAT_LOG_S:
                 self._logged_at = lease_clock()
                 log.error("limit %s: it cannot be used, its calls wait: %s", rule.name, error)  # noqa: TRY400
             return None
         return found
-
-    def _opened(self) -> KeyValue:
-        if self._bucket is None:
-            try:
-                self._bucket = self._js.key_value(LIMITS_BUCKET)
-            except errors.BucketNotFoundError:
-                self._create()
-                self._bucket = self._js.key_value(LIMITS_BUCKET)
-        return self._bucket
 
     def run(self, ended: threading.Event) -> None:
         """Give back and renew parts until the worker has ended; the function of a thread."""

@@ -25,11 +25,12 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
-from .. import KeyValueConfig, StreamConfig, codec, errors
+from .. import KeyValueConfig, codec, errors
 from ..converters import MISFITS
 from ..exact import exact
 from .checks import check_option, unwrapped
 from .errors import MembersFailedError, StepsChangedError, misfit
+from .openers import Creator, bucket_opener
 
 if TYPE_CHECKING:
     from .. import Connection, KeyValue, Stream
@@ -127,39 +128,17 @@ class StepBucket:
 
     """
 
-    def __init__(
-        self,
-        connection: Callable[[], Connection],
-        bucket: str,
-        create: Callable[[Connection, Sequence[StreamConfig | KeyValueConfig]], object],
-    ) -> None:
-        self._connection = connection
-        self._create = create
+    def __init__(self, connection: Callable[[], Connection], bucket: str, create: Creator) -> None:
         self.bucket = bucket
-        self._opened: tuple[Connection, KeyValue, Stream] | None = None
+        self._opener = bucket_opener(connection, bucket, lambda nc: create(nc, [self.resource()]))
 
     def resource(self) -> KeyValueConfig:
         """Return the config of the bucket."""
         return KeyValueConfig(bucket=self.bucket)
 
     def _use(self, action: Callable[[KeyValue, Stream], T]) -> T:
-        """Return what an action on the bucket and its stream returns; create the bucket if it is missing."""
-        nc, is_new = self._connection(), False
-        while True:
-            if self._opened is None or self._opened[0] is not nc:
-                js, is_new = nc.jetstream(), True
-                try:
-                    bucket = js.key_value(self.bucket)
-                except errors.BucketNotFoundError:
-                    self._create(nc, [self.resource()])
-                    bucket = js.key_value(self.bucket)
-                self._opened = nc, bucket, js.get_stream(f"KV_{self.bucket}")
-            try:
-                return action(*self._opened[1:])
-            except (errors.NoStreamResponseError, errors.StreamNotFoundError):
-                self._opened = None
-                if is_new:
-                    raise
+        """Return what an action on the bucket and its stream returns; as `Opener.use`."""
+        return self._opener.use(lambda opened: action(*opened))
 
     def names(self, call: str, pattern: str = ">") -> list[str]:
         """As `StepStore.names`, by the leader of the stream."""

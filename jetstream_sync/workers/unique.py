@@ -30,13 +30,11 @@ from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState
 from .errors import NoCallError, Reject, StateUnknownError
 from .logs import log
+from .openers import Creator, Opener, Resource
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStream, JetStreamMsg, Stream
-    from .call_records import (
-        CallRecord,
-    )
-    from .resources import Resource
+    from .. import JetStreamMsg, Stream
+    from .call_records import CallRecord
 
 #: The stream of the keys, and the first token of its subjects. Not a bucket, whose messages cannot be deleted: a
 #: marker would stay for each call.
@@ -78,7 +76,7 @@ class UniqueCalls:
         function: Callable[..., Any],
         queue: CallQueue,
         states: CallStates | None,
-        create: Callable[[Connection, Sequence[Resource]], object],
+        create: Creator,
     ) -> None:
         check_option("unique", mode, mode in UNIQUE_MODES, f"must be one of {UNIQUE_MODES}")
         self._arguments = Arguments(function)
@@ -91,14 +89,20 @@ class UniqueCalls:
         self._names = sorted(names)
         self._queue = queue
         self._states = states
-        self._create = create
+        self._opener: Opener[Stream] = Opener(
+            *(queue.connection, lambda nc: create(nc, [unique_resource()])),
+            lambda nc: nc.jetstream().get_stream(UNIQUE_STREAM),
+        )
 
     def claim(self, record: CallRecord) -> str:
         """Return the id of the call that is stored for the arguments: that of this one if there was none."""
+        return self._opener.use(lambda stream: self._claim(stream, record))
+
+    def _claim(self, stream: Stream, record: CallRecord) -> str:
+        js = self._queue.connection().jetstream()
         subject, own = self._subject(record.args, record.kwargs), record.id.encode()
         delays, last, known = BackoffDelay(_FIRST_DELAY_S, _MAX_DELAY_S), 0, 0
         sending = Deadline(_SENDING_S)
-        js, stream = self._opened()
         while True:
             with suppress(errors.WrongLastSequenceError):
                 js.publish(subject, own, stream=UNIQUE_STREAM, expected_last_subject_sequence=last)
@@ -134,19 +138,10 @@ class UniqueCalls:
         except TypeError:
             return  # they do not fit the function
         with suppress(errors.NotFoundError):
-            stream = self._queue.connection().jetstream().get_stream(UNIQUE_STREAM)
+            stream = self._opener.open()
             found = stream.get_msg(last_by_subject=subject, consistent=True)
             if found.data == call.encode():
                 stream.delete_msg(found.seq)
-
-    def _opened(self) -> tuple[JetStream, Stream]:
-        nc = self._queue.connection()
-        js = nc.jetstream()
-        try:
-            return js, js.get_stream(UNIQUE_STREAM)
-        except errors.StreamNotFoundError:
-            self._create(nc, [unique_resource()])
-            return js, js.get_stream(UNIQUE_STREAM)
 
     def _subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         given = self._arguments.given(args, kwargs)

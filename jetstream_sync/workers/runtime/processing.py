@@ -84,6 +84,7 @@ from .ticks import Ticks
 
 if TYPE_CHECKING:
     from ... import JetStream
+    from ..openers import BucketOpener
     from .processes import HandlerProcesses
 
 P = ParamSpec("P")
@@ -114,8 +115,6 @@ class Parts:
     """Called with an error that must end the worker."""
     has_committed: Callable[[Context], bool]
     """As `Worker.has_committed`."""
-    create_missing: Callable[[], object] = lambda: None
-    """Creates the streams and buckets that do not exist, unless the worker must not."""
     has_peers: bool = True
     """Whether processes of other versions may take what does not fit this one."""
     soft_timeouts: SoftTimeouts = field(default_factory=SoftTimeouts)
@@ -134,6 +133,8 @@ class Shared(Parts):
     """Called at the end of each thread that runs handlers, in that thread."""
     limits: Mapping[str, Limit]
     shared_limits: SharedLimits
+    leases: BucketOpener
+    """Opens the bucket of the leases of schedules."""
     process_setup: str
     """As `Worker.process_setup`."""
 
@@ -746,7 +747,7 @@ class Router(Outcomes):
     def __init__(
         self,
         queue: Queue,
-        shared: Parts,
+        shared: Shared,
         dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
     ) -> None:
@@ -771,7 +772,7 @@ class Router(Outcomes):
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
         }
-        self._ticks = Ticks(shared.js, queue, shared.is_stopping, shared.create_missing)
+        self._ticks = Ticks(shared.js, queue, shared.is_stopping, shared.leases)
 
     def resume_with(self, run_again: Callable[[LeasedMessage], object]) -> None:
         """Set the function that has a thread process a delivery again."""

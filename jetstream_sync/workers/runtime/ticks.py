@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from ... import errors
 from ..call_messages import SCHEDULE_HEADER, CallAddress, first_stored_ns
-from ..schedules import LEASE_S, LEASES
+from ..schedules import LEASE_S
 from ..source import Queue, TickRule
 from ..verdicts import LOST, SKIPPED, Verdict, not_started
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ... import KeyValue, Lock, Stream
     from ..context import Publishing
     from ..deliveries import LeasedMessage
+    from ..openers import BucketOpener
 
 #: Time of one attempt to get a lease that another run has, in seconds: the worker may have to stop.
 _WAIT_S: Final = 1.0
@@ -43,7 +44,7 @@ class Ticks:
         js: the JetStream context of the worker.
         queue: the queue.
         is_stopping: returns whether the worker is stopping.
-        create_missing: creates the bucket of the leases, which may be deleted at any time.
+        leases: opens the bucket of the leases.
 
     """
 
@@ -52,14 +53,13 @@ class Ticks:
         js: Publishing,
         queue: Queue,
         is_stopping: Callable[[], bool],
-        create_missing: Callable[[], object],
+        leases: BucketOpener,
     ) -> None:
         self._js = js
         self._queue = queue
         self._is_stopping = is_stopping
-        self._create_missing = create_missing
+        self._leases = leases
         self._stream: Stream | None = None
-        self._bucket: KeyValue | None = None
         # When the newest known tick of a subject was stored. Sequences repeat in a stream that is restored.
         self._newest: dict[str, int] = {}
 
@@ -82,18 +82,24 @@ class Ticks:
             return SKIPPED, None
         if rule.overlap:
             return None, None
-        lease = self._lease(delivery.msg.subject)
-        try:
-            while not lease.acquire(0 if may_skip else _WAIT_S):
-                if may_skip:
-                    return SKIPPED, None
-                if self._is_stopping():
-                    return not_started(self._queue), None
-                if delivery.is_lost():
-                    return LOST, None
-        except (errors.NoStreamResponseError, errors.StreamNotFoundError):
-            self._bucket = None  # it is created again for the next attempt
-            raise
+        return self._leases.use(
+            lambda opened: self._acquire(opened[0], delivery, may_skip=may_skip)
+        )
+
+    def _acquire(
+        self, bucket: KeyValue, delivery: LeasedMessage, *, may_skip: bool
+    ) -> tuple[Verdict | None, Lock | None]:
+        """Wait for the lease of a schedule; return as `admit`."""
+        # The name of a worker may have letters that a key must not have.
+        key = quote(delivery.msg.subject, safe="").replace("%", "=")
+        lease = bucket.lock(key, ttl=LEASE_S)
+        while not lease.acquire(0 if may_skip else _WAIT_S):
+            if may_skip:
+                return SKIPPED, None
+            if self._is_stopping():
+                return not_started(self._queue), None
+            if delivery.is_lost():
+                return LOST, None
         return None, lease
 
     def _has_newer(self, delivery: LeasedMessage) -> bool:
@@ -108,13 +114,3 @@ class Ticks:
                 return False
             self._newest[subject] = first_stored_ns(last, self._queue.stream, last.time_ns)
         return self._newest[subject] > stored
-
-    def _lease(self, subject: str) -> Lock:
-        if self._bucket is None:
-            try:
-                self._bucket = self._js.key_value(LEASES.bucket)
-            except errors.BucketNotFoundError:
-                self._create_missing()
-                self._bucket = self._js.key_value(LEASES.bucket)
-        # The name of a worker may have letters that a key must not have.
-        return self._bucket.lock(quote(subject, safe="").replace("%", "="), ttl=LEASE_S)
