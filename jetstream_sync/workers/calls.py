@@ -789,6 +789,11 @@ class TaskState(RunState):
         while True:
             try:
                 return self._calls.store(record, revision)
+            except (errors.ValueTooLargeError, errors.MaxPayloadError) as error:
+                if not any(item.traceback for item in record.errors):
+                    raise ReturnValueError(f"the return value cannot be stored: {error}") from error
+                record = replace(record, errors=[replace(record.errors[-1], traceback="")])
+                continue
             except errors.Error as error:
                 if context.stopping or context.lease_lost:
                     text = f"the state of call {record.id} could not be stored: {error}"

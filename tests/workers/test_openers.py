@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from jetstream_sync import (
     shared_connection,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Context, Worker
+from jetstream_sync.workers import Context, TaskError, Worker
 from jetstream_sync.workers.calls import CallBucket
 from jetstream_sync.workers.shared_limits import LIMITS_BUCKET
 from jetstream_sync.workers.steps import StepBucket
@@ -156,3 +157,43 @@ authorization { users: [
             _ = worker.queues.tasks["work"].result_of("one").status
         assert time.monotonic() - began < 10 * SCALE
         shared_connection(server.url, name="few", **few).close()
+
+
+def test_a_value_that_a_new_bucket_does_not_take_fails_its_call(worker, js):
+    """A bucket that was created again with a smaller limit, while the function ran."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @worker.task(name="large", results="R", retry=FAST)
+    def large() -> str:
+        begun.set()
+        assert goes_on.wait(60)
+        return "x" * 5000
+
+    with running(worker):
+        call = large.delay()
+        assert begun.wait(20 * SCALE)
+        js.delete_stream("KV_R")
+        js.create_key_value(KeyValueConfig(bucket="R", max_value_size=4000))
+        goes_on.set()
+        with pytest.raises(TaskError, match="cannot be stored"):
+            call.get(20 * SCALE)
+
+
+def test_a_traceback_that_a_bucket_does_not_take_is_left_out(worker, js):
+    """The attempts of the call, and its end, are stored all the same."""
+    js.create_key_value(KeyValueConfig(bucket="R", max_value_size=4000))
+    runs: list[int] = []
+
+    @worker.task(name="deep", results="R", retry=FAST)
+    def deep() -> None:
+        runs.append(1)
+        exec(
+            "def f0(): raise OSError('deep')\n"
+            + "".join(f"def f{number}(): f{number - 1}()\n" for number in range(1, 99))
+            + "f98()",
+            {},
+        )
+
+    with running(worker), pytest.raises(TaskError, match="is failed: builtins.OSError: deep"):
+        deep.delay().get(40 * SCALE)
+    assert len(runs) == 3
