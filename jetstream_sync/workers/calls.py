@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
@@ -44,6 +44,7 @@ from .call_messages import (
 from .call_records import DONE, CallEvent, CallRecord, CallStatus, FlowPlace, utc_now
 from .checks import check_option, check_token, is_number
 from .context import CallProgress, Context, RunState
+from .deliveries import log_context
 from .errors import (
     CallBusyError,
     CallEndedError,
@@ -157,8 +158,9 @@ def _key_of_call(call: str) -> Iterator[None]:
 
 
 def has_expired(expires: float | None) -> bool:
-    """Return whether a call with this time must not start any more."""
-    return expires is not None and datetime.now(timezone.utc).timestamp() >= expires
+    """Return whether the call that this thread handles must not start any more, by the clock of the server."""
+    delivery = None if expires is None else log_context.get()
+    return delivery is not None and delivery.server_ns() >= cast("float", expires) * 1e9
 
 
 class CallQueue:

@@ -348,8 +348,8 @@ class Task(Generic[P, R]):
             kwargs: the keyword arguments.
             countdown: seconds, or a timedelta, after which the call may start; the server keeps it until then.
             eta: the time at which it may start, with a time zone.
-            expires: the time after which it does not start any more, or the seconds or a timedelta until then. Its
-                status is then ``EXPIRED``.
+            expires: the time after which it does not start any more, by the clock of the server, or the seconds or
+                a timedelta from now, by that of this computer. Its status is then ``EXPIRED``.
             task_id: the id, which may contain `Context.id` of the run that sends the call; a second call with it is not stored, and its first one is returned: within the
                 ``duplicate_window`` of the stream, and with ``results`` as long as the bucket keeps them.
             priority: ``"urgent"``: it starts before all calls of the queue that do not run yet; for a queue with

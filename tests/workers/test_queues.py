@@ -402,6 +402,61 @@ def test_a_call_expires(worker):
     assert (caught.value.status, late.status, runs) == ("EXPIRED", "EXPIRED", ["soon"])
 
 
+#: Sets the clock of a program, before it imports anything else.
+_CLOCK = """
+import datetime, time
+
+ahead_s, now_ns = {ahead}, time.time_ns
+time.time_ns = lambda: now_ns() + ahead_s * 10**9
+time.time = lambda: time.time_ns() / 1e9
+
+class Shifted(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(time.time(), tz)
+
+datetime.datetime = Shifted
+"""
+_EXPIRING = """
+@worker.task(name="stored", results="RESULTS")
+def stored(text: str):
+    record(text)
+
+@worker.task(name="sent")
+def sent(text: str):
+    record(text)
+
+@worker.task(name="with_context")
+def with_context(text: str, ctx: Context):
+    record(text)
+"""
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+@pytest.mark.parametrize("ahead", [3600, -3600])
+def test_a_call_expires_by_the_clock_of_the_server(
+    nats_server, js, tmp_path, monkeypatch, ahead, pool
+):
+    """A worker whose clock is an hour ahead or behind runs the same calls as any other."""
+    (tmp_path / "sitecustomize.py").write_text(_CLOCK.format(ahead=ahead))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    name = f"w{uuid.uuid4().hex}"
+    head = f'worker = Worker(os.environ["NATS_URL"], name="{name}", program="tests")\n'
+    head += f'worker.queue("default", pool="{pool}")\n'
+    sender = Worker(nats_server.url, name=name, program="tests")
+    tasks = [
+        sender.task(name=task, results=results)(print)
+        for task, results in (("stored", "RESULTS"), ("sent", None), ("with_context", None))
+    ]
+    for task in tasks:
+        task.apply_async((f"{task.name} late",), expires=-1)
+        task.apply_async((f"{task.name} soon",), expires=1000)
+    with WorkerProgram(head + _EXPIRING, nats_server.url, tmp_path) as program:
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0, 20)
+        assert sorted(program.runs) == ["sent soon", "stored soon", "with_context soon"]
+    shared_connection(nats_server.url, name=name).close()
+
+
 def test_a_deleted_stream_is_created_by_the_next_call(worker, js):
     """A process that only sends creates the stream again."""
 
