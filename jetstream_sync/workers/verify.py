@@ -107,8 +107,14 @@ def _disagreements(
         letters += DeadLetters(js).find(stream)
     found = _buried(js, places, messages, letters)
     counts = Counter(letter.subject for letter in letters)
+    failed = Counter(
+        call.of_schedule
+        for record, of_task in records
+        for call in _addresses(record, of_task)
+        if record.status == CallStatus.FAILED
+    )
     for record, of_task in records:
-        found += _wrong(record, of_task, messages, counts)
+        found += _wrong(record, of_task, messages, counts, failed)
     return found
 
 
@@ -125,11 +131,20 @@ def _places_of(
     return named or [item for item in own if item.name not in tasks]
 
 
+def _addresses(record: CallRecord, places: Sequence[_Place]) -> list[CallAddress]:
+    """Return the addresses that a call may have."""
+    return [item.queue.of(record).address(item.name, record.id) for item in places]
+
+
 def _wrong(
-    record: CallRecord, places: Sequence[_Place], messages: Counter[str], letters: Counter[str]
+    record: CallRecord,
+    places: Sequence[_Place],
+    messages: Counter[str],
+    letters: Counter[str],
+    failed: Counter[str],
 ) -> list[str]:
-    """Return what disagrees with the state of a call."""
-    calls = [item.queue.of(record).address(item.name, record.id) for item in places]
+    """Return what disagrees with the state of a call; ``failed``: the number of failed calls by shared subject."""
+    calls = _addresses(record, places)
     subjects = [call.now for call in calls]
     message_count = sum(messages[subject] for subject in subjects)
     letter_count = sum(letters[subject] for subject in subjects)
@@ -143,7 +158,8 @@ def _wrong(
         keeps = all(item.keeps and not item.work.state.acks_failures for item in places)
         if keeps and had_message and not (letter_count or any(letters[tick] for tick in ticks)):
             found.append(f"{where}, and has no dead letter")
-        if letter_count > 1:
+        # Calls of a requeued dead letter have ids of their own, and dead letters with the same subject.
+        if letter_count > max(1, *(failed[subject] for subject in subjects)):
             found.append(f"{where}, and has {letter_count} dead letters")
     elif letter_count:
         found.append(f"{where}, and has a dead letter")

@@ -89,6 +89,26 @@ def test_a_failed_call_without_its_dead_letter_is_reported(worker, js):
     }
 
 
+def test_each_call_of_a_requeued_dead_letter_has_its_own(worker, js):
+    """The calls share the subject of their dead letters; one dead letter too many is reported."""
+    call = worker.queues.tasks["work"].apply_async((0,), task_id="order-1")
+    letters = DeadLetters(js)
+    with running(worker):
+        with pytest.raises(TaskError):
+            call.get(20 * SCALE)
+        for count in (1, 2):
+            wait_until(lambda count=count: len(letters.find("TASKS")) == count, 20)
+            letters.requeue(letters.find("TASKS")[-1])
+        wait_until(lambda: len(letters.find("TASKS")) == 3, 20)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert len(js.key_value("RESULTS").keys()) == 3
+    assert worker.verify() == []
+    copy = js.get_stream("DEAD").get_msg(1)
+    headers = {name: value for name, value in (copy.headers or {}).items() if "Dead-" in name}
+    js.publish(copy.subject, b"", headers={**headers, "Dead-Sequence": "99"})
+    assert worker.verify() == ["call order-1 of task work is FAILED, and has 4 dead letters"]
+
+
 def test_stranded_calls_are_reported(worker, js):
     """Messages that the server has forgotten are named and counted, and a worker that starts runs them."""
     work = worker.queues.tasks["work"]
