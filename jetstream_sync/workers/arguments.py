@@ -276,7 +276,7 @@ class Arguments:
     def _is_default(self, name: str, value: Any) -> bool:
         default = self._sent.parameters[name].default
         with suppress(errors.InvalidArgumentError):  # a default that is not JSON, or none
-            return to_json(value) == to_json(default)
+            return ordered_json(value) == ordered_json(default)
         return False
 
     def _converted(self, name: str, value: Any) -> Any:
@@ -287,6 +287,17 @@ class Arguments:
         if kind is inspect.Parameter.VAR_KEYWORD:
             return {key: convert(item) for key, item in value.items()}
         return convert(value)
+
+
+def ordered_json(value: object) -> bytes:
+    """Return JSON that is the same for mappings with the same items in another order."""
+    return to_json(_ordered(codec.loads(to_json(value))))
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _ordered(value[key]) for key in sorted(value)}
+    return [*map(_ordered, value)] if isinstance(value, list) else value
 
 
 def _is_plain(value: object) -> bool:

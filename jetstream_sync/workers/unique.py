@@ -21,9 +21,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import StreamConfig, errors
-from ..converters import to_json
 from ..net.clock import BackoffDelay, Deadline
-from .arguments import Arguments
+from .arguments import Arguments, ordered_json
 from .call_messages import call_id, is_call_id
 from .calls import CallQueue, CallStates, sent_call
 from .checks import check_option, short_digest
@@ -146,7 +145,8 @@ class UniqueCalls:
     def _subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         given = self._arguments.given(args, kwargs)
         values = sorted(item for item in given.items() if item[0] in self._names or not self._names)
-        return f"{_SUBJECT}.{short_digest(to_json([self._queue.prefix, self._task, values]), 32)}"
+        key = ordered_json([self._queue.prefix, self._task, values])
+        return f"{_SUBJECT}.{short_digest(key, 32)}"
 
 
 class UniqueState(RunState):

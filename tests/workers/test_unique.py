@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from jetstream_sync import (
     StreamNotFoundError,
     shared_connection,
 )
+from jetstream_sync.converters import to_json
 from jetstream_sync.workers import Backoff, TaskArgumentsError, Worker
 from jetstream_sync.workers import unique as unique_module
 from jetstream_sync.workers.calls import NewCall
@@ -66,6 +68,42 @@ def test_while_a_call_waits_no_other_one_is_sent(worker, js, results):
         wait_until(lambda: len(seen) == 3)
         wait_until(lambda: stream.info().state.messages == 0)
     assert _keys(js) == 0
+
+
+def test_the_order_of_a_dictionary_makes_no_other_call(worker, js):
+    """Also inside of other arguments, of keyword arguments, and of a default."""
+
+    @worker.task(unique="queued")
+    def sync(order: dict[str, object], more: object = None, **others: object) -> None:
+        del order, more, others
+
+    found = {
+        sync.delay({"a": 1, "b": [{"c": 2, "d": 3}]}, {"e": {}, "f": None}, x=1, y=2).id,
+        sync.delay({"b": [{"d": 3, "c": 2}], "a": 1}, {"f": None, "e": {}}, y=2, x=1).id,
+    }
+    assert len(found) == 1
+    assert (
+        sync.delay({"a": 1, "b": [{"c": 3, "d": 2}]}, {"e": {}, "f": None}, x=1, y=2).id
+        not in found
+    )
+    assert sync.delay({"a": 1}).id not in found
+    with running(worker):
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert _keys(js) == 0
+
+
+def test_a_key_is_that_of_earlier_versions(worker, js):
+    """Unless a dictionary has its keys in another order than that of the alphabet."""
+
+    @worker.task(name="sync", unique="queued")
+    def sync(*values: object) -> None:
+        del values
+
+    values = [1, 1.5, 1e16, "ü", None, True, [1, [2]], {"a": 1, "b": 2}]
+    sync.delay(*values)
+    key = to_json([sync.queue.prefix, "sync", [["values", values]]])
+    subject = f"task-unique.{hashlib.sha256(key).hexdigest()[:32]}"
+    assert js.get_stream(UNIQUE_STREAM).info(subjects_filter=">").state.subjects == {subject: 1}
 
 
 def test_queued_is_over_before_the_function_reads_its_data(worker, js):
