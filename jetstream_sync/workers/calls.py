@@ -53,6 +53,7 @@ from .errors import (
     ReturnValueError,
     StateUnknownError,
     misfit,
+    state_unknown,
 )
 from .logs import log, traceback_text
 from .openers import Creator, Resource, bucket_opener
@@ -672,7 +673,7 @@ class TaskState(RunState):
         except NoCallError as error:
             raise misfit(Reject(f"the message is no call of a task: {error}")) from error
         except errors.Error as error:
-            raise StateUnknownError(f"the state of the call cannot be read: {error}") from error
+            raise state_unknown("the state of the call cannot be read", error) from error
         if found.has_ended:
             log.info("call %s of task %s has expired", found.id, self._task)
             self._continue(found)
@@ -749,22 +750,21 @@ class TaskState(RunState):
         except errors.ServerTooOldError as error:
             raise Reject(f"the call cannot wait for a time: {error}") from error
         except errors.Error as error:
-            raise StateUnknownError(f"the call cannot wait: {error}") from error
+            raise state_unknown("the call cannot wait", error) from error
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """Read or record a step."""
         try:
             return getattr(self._calls.steps, question)(*arguments)
         except errors.Error as error:
-            raise StateUnknownError(f"the steps of the call cannot be read: {error}") from error
+            raise state_unknown("the steps of the call cannot be read", error) from error
 
     def _continue(self, record: CallRecord) -> None:
         """Do what follows from the end of a call."""
         try:
             self._calls.flows.ended(record)
         except errors.Error as error:
-            text = f"what follows call {record.id} could not be stored: {error}"
-            raise StateUnknownError(text) from error
+            raise state_unknown(f"what follows call {record.id} is not stored", error) from error
 
     def _begun(self, found: CallRecord, context: Context) -> CallRecord:
         """Return the record of a run that begins, or of a call that has expired."""

@@ -121,6 +121,12 @@ def misfit(error: E) -> E:
     return error
 
 
+def state_unknown(text: str, error: errors.Error) -> Exception:
+    """Return the error of a run after an error of reading or storing its state; another process may know the place."""
+    text = f"{text}: {error}"
+    return misfit(Reject(text)) if may_fit_elsewhere(error) else StateUnknownError(text)
+
+
 # --- tasks --------------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ from .calls import (
 )
 from .checks import check_option, check_plain, check_token
 from .context import RunState
-from .errors import NoCallError, Reject
+from .errors import NoCallError, Reject, misfit
 from .flows import Flows
 from .openers import Resource
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
@@ -192,9 +192,11 @@ class TaskQueues:
 
     def _find(self, name: str, options: Mapping[str, Any] | None = None) -> _Queue:
         if name not in self._queues:
-            known = sorted(self._queues)
-            rule = f"must be one of {known}: define it with worker.queue() before"
-            check_option("queue", name, name == "default" or options is not None, rule)
+            if name != "default" and options is None:
+                rule = (
+                    f"must be one of {sorted(self._queues)}: define it with worker.queue() before"
+                )
+                raise misfit(errors.InvalidOptionError("queue", name, rule))
             self.define(name, options or {})
         return self._queues[name]
 
@@ -407,8 +409,9 @@ class TaskQueues:
 
     def states_in(self, results: str) -> CallBucket:
         """Return the states of the calls of a bucket; raise `InvalidOptionError` if no task has it."""
-        rule = "is no bucket of a task of this worker"
-        check_option("results", results, results in self._states, rule)
+        if results not in self._states:
+            rule = "is no bucket of a task of this worker"
+            raise misfit(errors.InvalidOptionError("results", results, rule))
         return self._states[results]
 
     def eager(self) -> Any:

@@ -117,8 +117,13 @@ def buried(reason: str, *, rejected: bool = False, is_fault: bool = False) -> Ve
     return Verdict(VerdictAction.BURY, outcome, reason=reason, is_fault=is_fault)
 
 
-def not_buried(failure: BaseException, attempt: int, retry: Backoff) -> Verdict:
+def not_buried(
+    failure: BaseException, attempt: int, retry: Backoff, unfit_s: float, grace: float
+) -> Verdict:
     """Return what follows for a message that could not be given up."""
+    if may_fit_elsewhere(failure):
+        delay = _delay_within(unfit_s, grace)
+        return Verdict(VerdictAction.RETURN, "given_back", delay, one_line(failure))
     too_large = isinstance(failure, DeadLetterTooLargeError)
     delay = retry.maximum if too_large else retry.delay(attempt)
     return Verdict(VerdictAction.RETURN, "retry", delay)

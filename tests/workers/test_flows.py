@@ -34,6 +34,7 @@ from jetstream_sync.workers import (
     chain,
     group,
 )
+from jetstream_sync.workers.dead_letters import DeadLetters
 from jetstream_sync.workers.steps import StepBucket
 
 pytestmark = pytest.mark.timeout(170)
@@ -125,6 +126,64 @@ def test_the_calls_after_one_that_fails_have_failed(worker, js):
     assert [add.result_of(f"f-c{part}").status for part in (1, 2, 3)] == [
         *("SUCCESSFUL", "FAILED", "FAILED")
     ]
+
+
+def leading_elsewhere(worker: Worker, grace: float) -> tuple[Worker, Worker]:
+    """Return a worker with the task ``first``, and one of the same name with the task ``last`` in another bucket."""
+    found = []
+    for names in (("first",), ("first", "last")):
+        item = Worker(worker.servers, name=worker.name, program="tests", dead_letters="DEAD")
+        item.queue("default", unknown_task_grace=grace)
+        for name in names:
+
+            @item.task(name=name, results="R" if name == "first" else "OTHER", retry=FAST)
+            def run(number: int) -> int:
+                if number < 0:
+                    raise ValueError(number)
+                return number + 1
+
+        found.append(item)
+    return found[0], found[1]
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize(("number", "status"), [(1, "SUCCESSFUL"), (-1, "FAILED")])
+def test_a_chain_that_no_worker_here_can_continue_ends(worker, js, number, status):
+    """After the grace, its message is a dead letter that names the bucket; nothing is retried without end."""
+    few, all_tasks = leading_elsewhere(worker, 3)
+    tasks = all_tasks.queues.tasks
+    chain(tasks["first"].call(number), tasks["last"].call()).delay(task_id="f")
+    with running(few):
+        wait_until(lambda: messages(js) == 0, 30)
+    first = tasks["first"].result_of("f-c1")
+    assert first.status == status
+    assert len(js.key_value("R").keys()) == 1
+    (letter,) = DeadLetters(js).find("TASKS")
+    assert ("'OTHER': is no bucket of a task of this worker" in letter.reason) is (number > 0)
+    with suppress(StreamNotFoundError):
+        js.delete_stream("KV_OTHER")
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_chain_is_continued_by_a_process_that_can(worker, js, number):
+    """Another process has not run the call, and does what follows from its end within the grace."""
+    few, all_tasks = leading_elsewhere(worker, 60)
+    tasks = all_tasks.queues.tasks
+    result = chain(tasks["first"].call(number), tasks["last"].call()).delay(task_id="f")
+    with running(few):
+        first = tasks["first"].result_of("f-c1")
+        with suppress(TaskError):
+            first.get(20 * SCALE)
+        with running(all_tasks):
+            if number > 0:
+                assert result.get(60 * SCALE) == 3
+            else:
+                with pytest.raises(TaskError, match="call f-c1 of task first is failed"):
+                    result.get(60 * SCALE)
+            wait_until(lambda: messages(js) == 0, 60)
+    assert len(DeadLetters(js).find("TASKS")) == (number < 0)
+    js.delete_stream("KV_OTHER")
 
 
 def test_the_callback_of_a_group_gets_the_values_in_order(worker, js):

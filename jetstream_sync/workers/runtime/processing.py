@@ -54,7 +54,15 @@ from ..deliveries import (
     log_context,
     stored_ns,
 )
-from ..errors import BatchError, DecodeError, Reject, Retry, StateUnknownError
+from ..errors import (
+    BatchError,
+    DecodeError,
+    Reject,
+    Retry,
+    StateUnknownError,
+    may_fit_elsewhere,
+    state_unknown,
+)
 from ..flows import steps_of
 from ..handler import Handler
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
@@ -270,7 +278,7 @@ class Outcomes:
         try:
             has_ended = self._state.has_ended(self.message_id(delivery), delivery.msg)
         except errors.Error as error:
-            delivery.failure = StateUnknownError(f"the state cannot be read: {error}")
+            delivery.failure = state_unknown("the state cannot be read", error)
             self.failed(delivery, delivery.failure)
             return
         self.perform(delivery, ACKED if has_ended else verdict)
@@ -380,7 +388,11 @@ class Outcomes:
                 self._dead_letters.write(delivery, self.message_id(delivery), reason, kind)
             self._state.give_up(delivery.msg, reason)
         except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
-            verdict = not_buried(failure, delivery.attempt, self._work.retry)
+            unfit_s, grace = self._unfit_s(delivery), self._source.grace
+            if may_fit_elsewhere(failure) and unfit_s >= grace:
+                log.error("%s: %r is given up: %s", name, delivery, one_line(failure))  # noqa: TRY400
+                return None
+            verdict = not_buried(failure, delivery.attempt, self._work.retry, unfit_s, grace)
             self.observer.count("dead_letter_failures")
             log.error(  # noqa: TRY400 - the text of the error says it all
                 "%s: %r could not be given up, trying again in %g s: %s",

@@ -144,10 +144,10 @@ def test_a_long_delay_is_parked(number, action):
 
 def test_a_message_that_cannot_be_given_up_is_returned():
     """One that is too large for a dead letter waits as long as possible."""
-    assert not_buried(OSError(), 2, RETRY) == Verdict(
+    assert not_buried(OSError(), 2, RETRY, 0.0, 300.0) == Verdict(
         action=VerdictAction.RETURN, outcome="retry", delay=2
     )
-    assert not_buried(DeadLetterTooLargeError(), 2, RETRY).delay == 8
+    assert not_buried(DeadLetterTooLargeError(), 2, RETRY, 0.0, 300.0).delay == 8
 
 
 def test_a_call_of_an_unknown_task_is_given_back_until_its_grace_ends():
