@@ -19,9 +19,11 @@ The models are in `jetstream_sync.django.models`. Handlers belong in the module 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from ..version import needs_extra
+from ..workers.events import hold_hangup
 from ..workers.operations.heartbeat import supervisor_link
 
 with needs_extra("django"):
@@ -35,8 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "Worker", "connection", "jetstream", "publish_on_commit", "worker"]
 
-# The heartbeats of a worker process begin here, before the models are imported, which may take long.
+# The heartbeats of a worker process begin here, before the models are imported, which may take long. A supervisor
+# imports them as well, before the command knows that it is one.
 supervisor_link()
+if sys.argv[1:2] == ["jetstream_worker"]:
+    hold_hangup(is_held=True)
 
 
 def __getattr__(name: str) -> Worker:

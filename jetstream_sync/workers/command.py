@@ -17,7 +17,7 @@ from .. import errors
 from ..exit_status import ExitStatus
 from .checks import check_option
 from .context import LogContextFilter
-from .events import ignore_signals
+from .events import hold_hangup, ignore_signals
 from .logs import JsonLogFormatter, TextLogFormatter, log, outcome_log
 from .operations.health import Processes
 from .operations.heartbeat import supervisor_link
@@ -205,10 +205,11 @@ def run_worker(
     """Run a worker, in this process or in several, until it is stopped; return the exit status."""
     ok = not (options.burst and options.supervised)
     check_option("burst", options.burst, ok, "excludes several processes, limits and reload")
+    # Until the supervisor handles it: what starts has the current code.
+    if options.supervised and threading.current_thread() is threading.main_thread():
+        ignore_signals(signal.SIGHUP)
+    hold_hangup(is_held=False)
     if options.supervised:
-        # Until the supervisor handles it: what starts has the current code.
-        if threading.current_thread() is threading.main_thread():
-            ignore_signals(signal.SIGHUP)
         configure_logging(options, stream, with_process=True)
         return _run_supervisor(options, command)
     supervised = supervisor_link() is not None  # before the import, which may take long

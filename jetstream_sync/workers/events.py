@@ -36,6 +36,11 @@ def ignore_signals(*numbers: int) -> None:
         signal.signal(number, lambda _number, _frame: None)
 
 
+def hold_hangup(*, is_held: bool) -> None:
+    """Have the system keep a SIGHUP until it is known what it means, or deliver it now."""
+    signal.pthread_sigmask(signal.SIG_BLOCK if is_held else signal.SIG_UNBLOCK, [signal.SIGHUP])
+
+
 class RunEventKind(Enum):
     """What the calling thread of `Worker.run` has to do."""
 

@@ -233,6 +233,32 @@ OutboxRelay._publish_rows = publish_before
 """
 
 
+_SLOW_IMPORT = """
+from pathlib import Path
+import time
+
+Path("importing").touch()
+while not Path("goes-on").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("options", [["--processes", "1"], []], ids=["supervisor", "alone"])
+def test_a_hangup_during_the_imports(project, options):
+    """A supervisor ignores it: what starts has the current code. A single process ends, as without this package."""
+    models = project.folder / "orders" / "models.py"
+    models.write_text(_SLOW_IMPORT + models.read_text())
+    with project.start(*WORKER, *options) as program:
+        wait_until((project.folder / "importing").exists, 20)
+        program.signal(signal.SIGHUP)
+        (project.folder / "goes-on").touch()
+        if options:
+            program.wait_for("is ready")
+            program.stop()
+        else:
+            assert program.ended() == -signal.SIGHUP
+
+
 @pytest.mark.parametrize("patch", [_AFTER_COMMIT, _AFTER_PUBLISH], ids=["handler", "relay"])
 def test_a_worker_that_is_killed(project, patch):
     """Killed between commit and ack, or between publish and delete: each effect exists once."""
