@@ -156,7 +156,7 @@ authorization { users: [
         with pytest.raises((PermissionsError, TimeoutError), match="KV_R|STREAM.CREATE"):
             _ = worker.queues.tasks["work"].result_of("one").status
         assert time.monotonic() - began < 10 * SCALE
-        shared_connection(server.url, name="few", **few).close()
+        shared_connection(server.url, name="few", user="few", password="p").close()
 
 
 def test_a_value_that_a_new_bucket_does_not_take_fails_its_call(worker, js):
