@@ -11,7 +11,7 @@ from fixtures.spark_streams import fill
 from fixtures.threads import wait_until
 
 import jetstream_sync
-from jetstream_sync import StreamSource, SubjectTransform
+from jetstream_sync import StreamConsumerLimits, StreamSource, SubjectTransform
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.connections import connection
 from jetstream_sync.spark.options import ReadOptions
@@ -188,3 +188,13 @@ def test_a_header_block_without_an_end_is_read_from_the_leader(position, filters
         found = [row for piece in ranges for row in read_range(piece, given, COLUMNS)]
         assert found == [(number, "rows.1") for number in range(1, 11)]
         connection(ReadOptions.from_options(given).connection).close()
+
+
+def test_counting_with_a_limit_of_the_stream_for_consumers(js):
+    """The temporary consumer that counts needs no longer inactive time than the stream permits."""
+    limits = StreamConsumerLimits(inactive_threshold=2)
+    js.create_stream(name="LIMITS", subjects=["limits"], storage="memory", consumer_limits=limits)
+    for _ in range(3):
+        js.publish("limits")
+    assert count_from_each(js, "LIMITS", [1, 3], ["limits"], direct=False) == [(1, 3), (3, 1)]
+    js.delete_stream("LIMITS")

@@ -15,7 +15,7 @@ from fixtures.server import paused
 from fixtures.threads import SCALE, wait_until
 from fixtures.worker import FAST, dead_letters, is_settled, publish_numbers, publish_texts, running
 
-from jetstream_sync import ConsumerConfig, InvalidOptionError, connect
+from jetstream_sync import ConsumerConfig, InvalidOptionError, StreamConsumerLimits, connect
 from jetstream_sync.workers import (
     Backoff,
     Context,
@@ -470,6 +470,10 @@ def test_check_tells_what_a_start_would_do(js, stream, nats_server):
     assert "max_ack_pending=3 is below concurrency + prefetch = 4" in text
     text = "\n".join(worker.check(processes=600).warnings)
     assert "max_ack_pending=1000 is below 600 processes * (concurrency + prefetch) = 1200" in text
+    limits = StreamConsumerLimits(max_ack_pending=7)
+    js.update_stream(replace(stream.cached_info.config, consumer_limits=limits))
+    text = "\n".join(worker.check(processes=4).warnings)
+    assert "max_ack_pending=7 is below 4 processes * (concurrency + prefetch) = 8" in text
     keyed = Worker(nats_server.url)
     keyed.handler(stream=stream.name, consumer="SMALL", key=lambda msg: msg.subject)(print)
     assert keyed.check().status == 0

@@ -360,7 +360,6 @@ def _count_by_consumer(js: JetStream, stream: str, seq: int, subject: str | None
         ack_policy="none",
         mem_storage=True,
         num_replicas=1,
-        inactive_threshold=5.0,
     )
     js.delete_consumer(stream, consumer.name)
     return max(1, consumer.cached_info.num_pending or 0)

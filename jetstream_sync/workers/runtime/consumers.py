@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: ``ack_wait`` of a new consumer, in seconds.
 ACK_WAIT_S: Final = 30.0
-#: ``max_ack_pending`` of a new consumer, by the server's default.
+#: ``max_ack_pending`` of a new consumer of a stream without a limit, by the server's default.
 _MAX_ACK_PENDING: Final = 1000
 #: Priority group of a new consumer of an exclusive handler, and how long its pinned client may be silent, in
 #: seconds: as long as its messages are leased by default.
@@ -430,7 +430,9 @@ def check_consumer(js: JetStream, source: Source, *, may_change: bool, processes
             f"{_stored_messages(stream, source)}"
         )
         new = _new_config(source, stream.cached_info)
-        config = replace(new, max_ack_pending=_MAX_ACK_PENDING)
+        limits = stream.cached_info.config.consumer_limits
+        most = (limits and limits.max_ack_pending) or _MAX_ACK_PENDING
+        config = replace(new, max_ack_pending=most)
     else:
         config = info.config
         _check_owner(config, source)
