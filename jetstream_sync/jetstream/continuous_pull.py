@@ -790,10 +790,7 @@ class MessagePuller:
             with contextlib.suppress(errors.Error):
                 # Those in flight arrive before its end, and are not delivered for an `ack_wait` otherwise.
                 self.drain(_GIVE_BACK_LIMIT_S)
-            if self._requester.settled is False:
-                for delivery in (*self._ready, *self._arrived):
-                    if parse_pull_status(*delivery[1:]) is None and delivery[REPLY]:
-                        self._requester.make(delivery).nak()
+            self._requester.give_back((*self._ready, *self._arrived))
         finally:
             self.stop()
 

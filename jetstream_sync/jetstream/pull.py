@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
 from functools import lru_cache
@@ -425,6 +425,12 @@ class PullRequester:
         """Return a message that needs no check for the caller."""
         return JetStreamMsg(delivery, self.core, self.settled)
 
+    def give_back(self, deliveries: Iterable[RawMessage]) -> None:
+        """Let the messages among deliveries be delivered again at once; raises as `JetStreamMsg.nak`."""
+        for delivery in deliveries:
+            if delivery[REPLY] and parse_pull_status(*delivery[1:]) is None:
+                self.make(delivery).nak()
+
     def leases(self) -> NoLeases:
         """Return the leases of this consumer's messages."""
         if self.config.ack_policy != AckPolicy.EXPLICIT:
@@ -593,10 +599,23 @@ class Fetch:
         except errors.Error:
             if not self._messages:
                 raise
+        except BaseException:
+            if self._requester.settled is False:
+                self._give_back(inbox)
+            raise
         finally:
             inbox.waiting = False
             inbox.awaited = True  # an inbox that is kept: no message is expected
         return self._messages
+
+    def _give_back(self, inbox: PullInbox) -> None:
+        """End the inbox after a Ctrl-C, and let the messages be delivered again that the caller does not get."""
+        with contextlib.suppress(errors.Error):
+            inbox.drain(Deadline(_REPLY_MARGIN_S))  # for those in flight
+        with contextlib.suppress(errors.Error):
+            for message in self._messages:
+                message.nak()
+            self._requester.give_back(inbox.mailbox.items)
 
     def _room(self, ended: PullStatusKind | None = None, size: int = 1) -> int:
         """

@@ -118,8 +118,9 @@ class PullConsumer(ForeignNames):
         Returns when the batch is complete or the timeout expires. A lost connection does not end the
         call: the missing messages are requested again after the reconnect.
 
-        Messages that arrive after the call has ended are redelivered after ``ack_wait``. With ack
-        policy ``none`` they go to the next call on this object, which returns them at once.
+        Messages that arrive after the call has ended are redelivered after ``ack_wait``, and those of a call
+        that a Ctrl-C has ended at once. With ack policy ``none`` they go to the next call on this object,
+        which returns them at once.
 
         Args:
             batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.

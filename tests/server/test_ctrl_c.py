@@ -136,3 +136,22 @@ def test_many_interrupts_corrupt_nothing(fresh_server, seed):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("interrupted 150 times"), done.stdout
+
+
+@sends_ctrl_c
+@pytest.mark.parametrize("batch", [12, 50])
+def test_an_interrupted_fetch_gives_its_messages_back(js, stream, batch):
+    """The messages that an interrupted fetch has received are delivered again at once."""
+    for _ in range(10):
+        js.publish(f"{stream.name}.a", b"x")
+    consumer = stream.create_consumer(durable_name="C", ack_wait=60)
+    timer = threading.Timer(0.3 * SCALE, os.kill, [os.getpid(), signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with within(5), pytest.raises(KeyboardInterrupt):
+            timer.start()
+            consumer.fetch(batch, timeout=30)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    found = consumer.fetch(10, timeout=5)
+    assert [msg.metadata.num_delivered for msg in found] == [2] * 10
