@@ -532,11 +532,15 @@ class CallBucket(CallStates):
         bucket = self._open_within(reading)
         # Most calls have ended when their results are read, and a watch costs five times as much as this read. An
         # error of the read is one of the watch as well, which raises it.
-        with suppress(errors.Error):
+        try:
             entry = bucket.get(call, consistent=True, timeout=reading.left())
             found = CallRecord.from_json(call, entry.value)
             if found.has_ended:
                 return found
+        except errors.TimeoutError:
+            raise  # the watch would wait as long again
+        except errors.Error:
+            pass
         with bucket.watch(call, ignore_deletes=True, timeout=reading.left()) as watch:
             entries = watch.initial(reading.left())
             while True:
