@@ -135,8 +135,12 @@ class _Output(io.TextIOWrapper):
             return super().write(text)
 
     def flush(self) -> None:
-        with named(STANDARD_OUTPUT):
+        # Python calls it at its exit, when the names of this module are gone.
+        try:
             super().flush()
+        except OSError as error:
+            error.filename = STANDARD_OUTPUT
+            raise
 
 
 class _Diagnostics(io.TextIOWrapper):
@@ -148,8 +152,10 @@ class _Diagnostics(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - as in `_Output`
             super().flush()
+        except OSError:
+            pass
 
 
 @contextlib.contextmanager
