@@ -826,5 +826,6 @@ class MessagePuller:
             self._renewer.stop()
 
     def _close(self, reason: errors.Error) -> None:
+        self._requester.failed(reason)
         self._inbox.mailbox.close(reason)
         self._inbox.close()

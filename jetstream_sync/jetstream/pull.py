@@ -363,13 +363,9 @@ class PullRequester:
         self.core: ConnectionCore = api.core
         self.stream = stream
         self.consumer = consumer
-        self.config = config
         self._api = api
+        self.configure(config)
         self._subject = api.routes.to("CONSUMER.MSG.NEXT", stream, consumer).encode()
-        #: Initial acknowledgement state of a message; ``None``: the consumer wants no acknowledgements.
-        self.settled: bool | None = None if config.ack_policy == AckPolicy.NONE else False
-        #: Whether a message may bring the pin id of this client.
-        self.pinned: bool = config.priority_policy == PriorityPolicy.PINNED_CLIENT
         #: The position that each message has to follow; ``None``: gaps are allowed.
         self.sequence: DeliverySequence | None = None
         #: Whether to send one request for each message of a continuous pull, because each has one reply.
@@ -381,6 +377,30 @@ class PullRequester:
         # Without acknowledgements the server redelivers nothing. Inboxes that may still receive messages
         # are kept for the next fetch.
         self._open: list[ReusableInbox] = []
+
+    def configure(self, config: ConsumerConfig) -> None:
+        """Take over the config of the consumer, which may be another one with the same name."""
+        self.config: ConsumerConfig = config
+        #: Whether the consumer was found to be deleted.
+        self.deleted: bool = False
+        #: Initial acknowledgement state of a message; ``None``: the consumer wants no acknowledgements.
+        self.settled: bool | None = None if config.ack_policy == AckPolicy.NONE else False
+        #: Whether a message may bring the pin id of this client.
+        self.pinned: bool = config.priority_policy == PriorityPolicy.PINNED_CLIENT
+
+    def failed(self, error: BaseException) -> None:
+        """Record whether the error that ended a pull says that the consumer does not exist any more."""
+        if isinstance(error, errors.ConsumerDeletedError | errors.NotFoundError):
+            self.deleted = True
+
+    def renew(self, deadline: Deadline) -> None:
+        """Read the config of the consumer that may have replaced a deleted one; raises as `consumer_info`."""
+        if self.deleted:
+            try:
+                found = consumer_info(self._api, self.stream, self.consumer, deadline)
+                self.configure(found.config)
+            except errors.PermissionsError:
+                self.deleted = False  # it cannot be read
 
     def check(self, request: PullRequest) -> None:
         """Check that this consumer can serve a request."""
@@ -553,6 +573,7 @@ class Fetch:
 
     def run(self) -> list[JetStreamMsg]:
         """Pull and return the messages in order; fewer than the batch, or none, after a timeout."""
+        self._requester.renew(self._end)
         if self._is_small or self._requester.settled is None:
             return self._run_in_kept()
         inbox = PullInbox(self._requester.core)
@@ -596,7 +617,8 @@ class Fetch:
                 raise errors.NoHeartbeatError(self._requester.consumer, _REPLY_MARGIN_S) from None
             if self._request.no_wait and not self._messages:
                 raise self._requester.core.state.timed_out(NO_REPLY) from None
-        except errors.Error:
+        except errors.Error as error:
+            self._requester.failed(error)
             if not self._messages:
                 raise
         except BaseException:

@@ -35,6 +35,8 @@ class PullConsumer(ForeignNames):
 
     Returned by `Stream.create_consumer`, `JetStream.create_consumer` and the like. Any number of threads
     and programs may pull from one consumer at the same time; each message is delivered to one of them.
+    After an error that says that the consumer does not exist, the next call reads its config again, such as the ack
+    policy of another consumer with its name; `info()` reads it at any time.
     """
 
     def __init__(self, api: APIRequests, info: ConsumerInfo) -> None:
@@ -72,6 +74,7 @@ class PullConsumer(ForeignNames):
         """
         deadline = self._api.deadline(timeout)
         self._info = consumer_info(self._api, self.stream_name, self.name, deadline)
+        self._requester.configure(self._info.config)
         return self._info
 
     def reset(self, seq: int | None = None) -> ConsumerReset:
@@ -249,11 +252,12 @@ class PullConsumer(ForeignNames):
         check_callback("callback", callback)
         if error_cb is not None:
             check_callback("error_cb", error_cb)
-        core, config = self._api.core, self._requester.config
         puller = self._puller(options)
-        return ConsumeHandle(core, self.name, puller, callback, config, error_cb)
+        config = self._requester.config
+        return ConsumeHandle(self._api.core, self.name, puller, callback, config, error_cb)
 
     def _puller(self, options: ContinuousOptions, *, on_demand: bool = False) -> MessagePuller:
+        self._requester.renew(self._api.deadline())
         pull = ContinuousPull.of(options, self._requester.config, on_demand=on_demand)
         self._requester.check(pull.request)
         renew = bool(options.get("auto_in_progress"))

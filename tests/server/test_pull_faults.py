@@ -81,6 +81,32 @@ def test_a_deletion_ends_a_waiting_call_at_once(js, stream, consumer, nc, what):
     assert subscriptions(nc) == 0
 
 
+@pytest.mark.parametrize("what", ["fetch", "pull subscription", "messages", "info"])
+def test_another_consumer_with_the_name_has_its_own_ack_policy(js, nc, stream, stream_name, what):
+    """Its messages are acknowledged, although those of the deleted one needed no acknowledgements."""
+    other = nc.jetstream()
+    stream.create_consumer(durable_name="C", ack_policy="none")
+    consumer = js.get_consumer(stream_name, "C")
+    fetch = consumer.fetch
+    if what == "pull subscription":
+        fetch = js.pull_subscribe_bind("C", stream_name).fetch
+    other.delete_consumer(stream_name, "C")
+    if what != "info":
+        with pytest.raises(errors.ConsumerNotFoundError):
+            fetch(1, 5)
+    other.create_consumer(stream_name, durable_name="C", ack_wait=60)
+    js.publish(stream_name, b"x")
+    if what == "info":
+        consumer.info()
+    if what == "messages":
+        with consumer.messages() as messages:
+            messages.next(5).ack_sync(5)
+    else:
+        fetch(1, 5)[0].ack_sync(5)
+    info = other.consumer_info(stream_name, "C")
+    assert (info.ack_floor.stream_seq, info.num_ack_pending) == (1, 0)
+
+
 def test_messages_that_came_before_the_failure_are_returned(js, stream, consumer):
     """Received messages are returned instead of an error; the next call raises it."""
     with ThreadPoolExecutor(1) as pool:
