@@ -275,15 +275,12 @@ class PubAck(NamedTuple):
             )
         if not stream or type(stream) is not str or type(seq) is not int or seq < 1:
             raise errors.InvalidResponseError(f"PubAck: expected stream and seq, got {data!r:.60}")
-        return cls(
-            stream,
-            seq,
-            get("duplicate") is True,
-            get("domain") or None,
-            get("batch") or None,
-            get("count"),
-            get("val"),
-        )
+        optional = get("domain") or None, get("batch") or None, get("count"), get("val")
+        for value, kind in zip(optional, (str, str, int, str), strict=True):
+            if value is not None and type(value) is not kind:
+                text = f"PubAck: expected {kind.__name__}, got {value!r:.60} in {data!r:.60}"
+                raise errors.InvalidResponseError(text)
+        return cls(stream, seq, get("duplicate") is True, *optional)
 
 
 # The fields of an acknowledgement after the stream and the sequence.

@@ -68,10 +68,15 @@ def test_a_refusal_is_raised():
         {"stream": "A", "seq": True},
         {"stream": "A", "seq": None, "duplicate": True},
         {"error": "no"},
+        {"stream": "A", "seq": 1, "domain": 5},
+        {"stream": "A", "seq": 1, "batch": ["b"]},
+        {"stream": "A", "seq": 1, "count": "7"},
+        {"stream": "A", "seq": 1, "count": True},
+        {"stream": "A", "seq": 1, "val": 5},
     ],
 )
 def test_a_reply_without_stream_and_sequence_is_invalid(data):
-    """A reply without stream and sequence is an invalid response."""
+    """A reply without stream and sequence, or with fields of other types, is an invalid response."""
     with pytest.raises(errors.InvalidResponseError, match="^PubAck: "):
         PubAck.from_json(data)
 
