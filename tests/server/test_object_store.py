@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import stat
+import sys
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -822,6 +823,19 @@ def test_rename(store):
     assert [item.name for item in store.list(deleted=True)] == ["gone", "taken"]
     store.put("a", b"new")
     assert store.get_bytes("gone") == b"x" * 30
+
+
+def test_an_interrupted_rename_is_finished_by_another(js, store, monkeypatch):
+    """The second call removes the info under the old name, and keeps the data of both."""
+    store.put(small("a"), b"x" * 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "_remove_old", lambda *_: sys.exit())
+        with pytest.raises(SystemExit):
+            store.update_meta("a", ObjectMeta(name="b"))
+    assert [item.name for item in store.list()] == ["a", "b"]
+    assert store.update_meta("a", ObjectMeta(name="b", description="new")).name == "b"
+    assert [(item.name, item.description) for item in store.list()] == [("b", "new")]
+    assert js.object_store(store.bucket).get_bytes("b") == b"x" * 30
 
 
 @pytest.mark.parametrize("change", ["put", "delete", "update"])

@@ -424,7 +424,8 @@ class ObjectStore(ForeignNames):
         """
         Change the name, description, headers and metadata of an object.
 
-        All of them are replaced. The data and the options stay. Another name renames the object.
+        All of them are replaced. The data and the options stay. Another name renames the object. If that is
+        interrupted, both names may have the same data, which the deletion of either would remove: repeat the call.
 
         Args:
             name: the current name.
@@ -460,11 +461,12 @@ class ObjectStore(ForeignNames):
         return _until_stored(change, deadline)
 
     def _store_new(self, info: ObjectInfo, deadline: Deadline, *, over_links: bool = False) -> None:
-        """Store an info under a name that is free, deleted, or (if permitted) a link."""
+        """Store an info under a name that is free, deleted, of the same data, or (if permitted) a link."""
         current, sequence = self._bucket.last_info(info.name, deadline)
         if (
             current is not None
             and not current.deleted
+            and not (current.chunks and current.nuid == info.nuid)  # of a rename that has not ended
             and not (over_links and current.link is not None)
         ):
             raise errors.ObjectExistsError(self.bucket, info.name)
