@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from fixtures.spark import forget_commit
 from fixtures.spark_streams import fill, new_stream
-from fixtures.threads import wait_until
+from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync import BadRequestError, Error
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ReadOptions
 from jetstream_sync.spark.planning.offsets import Offset
-from jetstream_sync.spark.streaming.commit import QueueInUseError
+from jetstream_sync.spark.streaming.commit import QueueInUseError, _acknowledge
 from jetstream_sync.spark.streaming.query import QueryPlanner
 
 if TYPE_CHECKING:
@@ -260,6 +261,22 @@ def test_a_re_created_queue_keeps_its_messages(js, queue, collected):
 def acknowledge_all(stream: Stream) -> None:
     for message in stream.get_consumer("other").fetch(1000, timeout=2):
         message.ack_sync()
+
+
+def test_a_durable_is_moved_by_reading(js, wanted):
+    """Before server 2.14, a commit reads up to its end; later messages, which it gets too, are delivered again."""
+    name, consumer = (
+        wanted.name,
+        js.create_consumer(wanted.name, durable_name="Q", ack_policy="all"),
+    )
+    fill(js, f"{name}.a", 200)
+    begun = time.monotonic()
+    for end in (31, 61, 91, 200):
+        _acknowledge(consumer, end)
+        assert consumer.info().ack_floor.stream_seq == end - 1
+    assert time.monotonic() - begun < 20 * SCALE
+    _acknowledge(consumer, 201)
+    assert consumer.info().num_ack_pending == consumer.info().num_pending == 0
 
 
 @pytest.mark.server(">=2.14")

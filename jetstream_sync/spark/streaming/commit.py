@@ -407,15 +407,15 @@ def _acknowledge(consumer: PullConsumer, seq: int) -> None:
             "consumer", info.name, "on a server before 2.14 it must have ack_policy=all"
         )
     while info.ack_floor.stream_seq + 1 < seq and (info.num_pending or info.num_ack_pending):
-        waiting = info.num_pending == 0
-        messages = consumer.fetch(_FETCH_BATCH, timeout=_REDELIVERY_WAIT_S if waiting else 1.0)
-        passed = [message for message in messages if message.metadata.stream_seq < seq]
-        for message in messages[len(passed) :]:
-            message.nak()
-        if passed:
-            passed[-1].ack_sync()
-        if not messages and waiting:
+        messages = consumer.fetch(1, timeout=_REDELIVERY_WAIT_S)
+        if not messages:
             raise errors.Error(f"consumer {info.name!r} does not deliver its pending messages")
-        if len(passed) < len(messages) or (not messages and not waiting):
+        messages += consumer.fetch_no_wait(_FETCH_BATCH - 1)
+        # Messages that were returned are delivered again in any order.
+        passed = {item.metadata.stream_seq: item for item in messages}
+        for number in [number for number in passed if number >= seq]:
+            passed.pop(number).nak()
+        if not passed:
             return
+        passed[max(passed)].ack_sync()
         info = consumer.info()
