@@ -317,5 +317,5 @@ def parse_status(block: bytes) -> Status | None:
 
 def is_no_responders(header: bytes, payload: bytes) -> bool:
     """Return whether a reply is the status of the server for a subject without subscribers."""
-    status = parse_status(header) if header and not payload else None
+    status = None if payload else parse_status(header)
     return status is not None and status.code == StatusCode.NO_RESPONDERS

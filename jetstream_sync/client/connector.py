@@ -91,7 +91,8 @@ class Connector:
                 raise
             except (errors.Error, OSError) as error:
                 failures[address] = error
-                self._note_first_failure(address, error)
+                self._recorded(address, error)
+                self.pool.skipped(address)
         raise _no_server(failures) from list(failures.values())[-1]
 
     def reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
@@ -180,24 +181,19 @@ class Connector:
         self.pool.succeeded(address)
         return transport
 
-    def _note_first_failure(self, address: ServerAddress, error: Exception) -> None:
+    def _recorded(self, address: ServerAddress, error: Exception) -> tuple[bool, bool]:
+        """Log and record a failure; return whether its reason is new, and whether it refuses a login again."""
         reason = describe(error)
         log.info("%s: %s: %s", self._name, address.url, reason)
-        self.pool.skipped(address)
-        self.pool.is_new_failure(address, reason)
-        if isinstance(error, errors.AuthorizationError):
-            self.pool.refused(address, str(error))
+        is_refused = isinstance(error, errors.AuthorizationError)
+        refused_twice = is_refused and self.pool.refused(address, reason)
+        return self.pool.is_new_failure(address, reason), refused_twice
 
     def _failed(self, address: ServerAddress, error: Exception) -> None:
         """Record a failure; raise it if the login was refused twice with the same error."""
-        reason = describe(error)
-        log.info("%s: %s: %s", self._name, address.url, reason)
         if self._opener.was_greeted and isinstance(error, TimeoutError):
             self._was_slow = True
-        is_new = self.pool.is_new_failure(address, reason)
-        refused_twice = isinstance(error, errors.AuthorizationError) and self.pool.refused(
-            address, reason
-        )
+        is_new, refused_twice = self._recorded(address, error)
         self.pool.failed(address)
         self._events.tell(ConnectionEvent(EventKind.RECONNECT_FAILED, address.url, error))
         if refused_twice and not self._options.ignore_auth_error_abort:

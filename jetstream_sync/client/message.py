@@ -59,7 +59,7 @@ class Msg(MessageFields):
         ``None`` for published messages; `Connection.request` raises an error for it.
         """
         block = self._header
-        return parse_status(block) if isinstance(block, bytes) and block else None
+        return parse_status(block) if isinstance(block, bytes) else None
 
     def respond(self, payload: bytes = b"", headers: HeadersLike | None = None) -> None:
         """

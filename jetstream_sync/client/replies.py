@@ -111,7 +111,9 @@ class QueueInbox(Inbox):
 
     def _fail(self, error: BaseException) -> bool:
         is_end = not self.mailbox.closed
-        self.mailbox.close(error)  # also if it is closed: in a forked child, its lock is replaced
+        self.mailbox.close(
+            error
+        )  # also if it is closed: in a forked child, the replies are dropped
         return is_end
 
 
@@ -318,9 +320,7 @@ class ReplyIterator:
         if delivery is None:
             raise StopIteration
         is_first, self._is_first = self._is_first, False
-        status = (
-            parse_status(delivery[HEADER]) if delivery[HEADER] and not delivery[PAYLOAD] else None
-        )
+        status = None if delivery[PAYLOAD] else parse_status(delivery[HEADER])
         if status is not None:
             self._end("status")
             if is_first and status.code == StatusCode.NO_RESPONDERS:

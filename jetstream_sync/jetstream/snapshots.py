@@ -156,7 +156,7 @@ class StreamSnapshot:
     def _end(self, block: bytes) -> None:
         self.close()
         # A snapshot of less than one chunk has no status; "204" means success too.
-        status = parse_status(block) if block else None
+        status = parse_status(block)
         if status is not None and status.code != StatusCode.DONE:
             raise self._broken(status.code, status.description)
         self._finished = True
