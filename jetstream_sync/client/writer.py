@@ -10,7 +10,7 @@
 #    nothing: a blocked thread owns the lock before it can run, and again when it is released.
 # 3. A command is sent completely and once. Data taken from the buffer is kept in ``_batch`` with the
 #    number of bytes sent, so a KeyboardInterrupt in the middle of a send loses nothing.
-# 4. Back-pressure (`_Stall`): a thread that appends to a buffer above its limit waits until the socket accepts
+# 4. Back-pressure: a thread that appends to a buffer above its limit waits until the socket accepts
 #    it: until its deadline, or without one while the socket accepts some data every few seconds.
 # 5. A thread that waits for a reply has a deadline, so it never waits for a full socket; the flusher
 #    does. The flusher does not wait beyond its schedule: it also sends the pings, which detect a peer
@@ -113,25 +113,6 @@ class Flush(IntEnum):
 # In Python 3.10, the lookup in the class is a call, which a KeyboardInterrupt could leave.
 _AWAKE, _TICKING, _ASLEEP = FlusherState
 SOON, DEFERRED, WITH_NEXT, NOW = Flush
-
-
-class _Stall:
-    """How long a thread waits for a socket that is full, see rule 4."""
-
-    def __init__(self, deadline: Deadline | float | None, progress: object) -> None:
-        self._is_limited_by_progress = deadline is None
-        self._progress = progress
-        if not isinstance(deadline, Deadline):
-            deadline = Deadline(_STALL_LIMIT_S if deadline is None else deadline)
-        #: The end of the wait, unless there is progress.
-        self.deadline: Deadline = deadline
-
-    def is_over(self, progress: object) -> bool:
-        """Return whether the wait has ended; ``progress`` changes with every byte that was accepted."""
-        if self._is_limited_by_progress and progress != self._progress:
-            self._progress = progress
-            self.deadline = Deadline(_STALL_LIMIT_S)
-        return self.deadline.expired()
 
 
 class Writer:
@@ -347,25 +328,27 @@ class Writer:
             if True in acquired:
                 self._sending.release()
 
-    def _apply_backpressure(self, deadline: Deadline | float | None) -> None:
-        """Send until the buffer is below its limit; raise as `append()`."""
-        stall = _Stall(deadline, self._progress())
-        is_over = False
+    def _apply_backpressure(self, limit: Deadline | float | None) -> None:
+        """Send until the buffer is below its limit; see rule 4; raise as `append()`."""
+        timeout = _STALL_LIMIT_S if limit is None else limit
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
+        is_over, progress = False, self._progress()
         while len(self._buffer) > _SEND_ABOVE_BYTES and self._stream is not None:
             if is_over:
                 raise errors.TimeoutError(
                     "the server accepts no more data; the message is buffered and may be sent later"
                 )
-            self._send_if_free(
-                stall.deadline.sooner(_STREAM_CHECK_S).lock_timeout(), stall.deadline
-            )
+            self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
             if self._sender == threading.get_ident():
                 # This thread holds _sending further down its stack and would wait for itself.
                 raise errors.Error(
                     "a signal handler interrupted this thread while it was sending and cannot wait "
                     "for that; the message is buffered. Do not publish in signal handlers"
                 )
-            is_over = stall.is_over(self._progress())
+            before, progress = progress, self._progress()
+            if limit is None and progress != before:
+                deadline = Deadline(_STALL_LIMIT_S)
+            is_over = deadline.expired()
         if self.closed is not None:
             raise copy_exception(self.closed)
         # Other threads may have added data while this one was sending.
