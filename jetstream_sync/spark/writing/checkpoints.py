@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from time import sleep
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _VERSION: Final = 3
 #: The last token of the subject of the ends of micro-batches, in place of the number of a partition.
 _END: Final = "end"
+#: Seconds in which nothing more is stored of an atomic batch that is stored in part.
+_SETTLING_S: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,16 +221,25 @@ class CheckpointStore:
         A server whose storage becomes full stores the first messages of a batch only, and does not reply. What was
         removed later counts as stored.
         """
-        batch = _atomic_batch(message)
+        batch, seqs = _atomic_batch(message), range(message.seq + 1, message.seq + 1 + count)
 
         def is_missing(seq: int) -> bool:
-            found = self._read(MsgGetRequest(seq), deadline)
+            found = self._get(MsgGetRequest(seq))
             if found is not None:
                 return _atomic_batch(found) != batch
             return seq > stream_info(self._api, self._stream).state.last_seq
 
-        seqs = range(message.seq + 1, message.seq + 1 + count)
-        return bisect_left(seqs, True, key=is_missing) if seqs and is_missing(seqs[-1]) else count
+        def stored_now() -> int:
+            is_part = count > 0 and is_missing(seqs[-1])
+            return bisect_left(seqs, True, key=is_missing) if is_part else count
+
+        look = partial(retry_transient, stored_now, deadline, "reading a checkpoint")
+        before, stored = -1, look()
+        while before < stored < count:
+            # Another attempt may be storing the batch at this moment.
+            sleep(min(_SETTLING_S, (deadline.left() or 0.0) / 2))
+            before, stored = stored, look()
+        return stored
 
     def read_keys(self, checkpoint: Checkpoint, deadline: Deadline) -> set[bytes]:
         """Return the keys of the rows stored up to a checkpoint; raise `SinkError` if one of their lists is gone."""
@@ -262,10 +274,8 @@ class CheckpointStore:
 
     def _last(self, subject: str, deadline: Deadline) -> StoredMsg | None:
         """Return the last message on a subject, ``None`` if there is none."""
-        return self._read(MsgGetRequest(last_by_subj=subject), deadline)
-
-    def _read(self, request: MsgGetRequest, deadline: Deadline) -> StoredMsg | None:
-        return retry_transient(partial(self._get, request), deadline, "reading a checkpoint")
+        read = partial(self._get, MsgGetRequest(last_by_subj=subject))
+        return retry_transient(read, deadline, "reading a checkpoint")
 
     def _get(self, request: MsgGetRequest) -> StoredMsg | None:
         try:
