@@ -185,6 +185,7 @@ class ConnectionSettings:
             "connect_timeout": self.connect_timeout,
             "reconnect_time_wait": _RECONNECT_WAIT_S,
             "max_reconnect_attempts": _MAX_RECONNECT_ATTEMPTS,
+            "tls_handshake_first": self.tls_handshake_first or None,
         }
         if self.tls_ca or self.tls_cert:
             options["tls"] = TLSOptions(
@@ -192,8 +193,6 @@ class ConnectionSettings:
                 cert_file=_optional_path(self.tls_cert),
                 key_file=_optional_path(self.tls_key),
             )
-        if self.tls_handshake_first:
-            options["tls_handshake_first"] = True
         return {name: value for name, value in options.items() if value is not None}
 
     def jetstream(self, connection: Connection) -> JetStream:

@@ -108,7 +108,8 @@ def register(spark: SparkSession) -> None:
     if context is None:
         _register_source(spark, RedactedDataSource)
     else:
-        if context.master.startswith("local") and not _interpreter_is_configured():
+        # spark-submit copies its setting spark.pyspark.python into this variable.
+        if context.master.startswith("local") and not os.environ.get("PYSPARK_PYTHON"):
             context.pythonExec = sys.executable
         sessions: Any = context._jvm.SparkSession  # noqa: SLF001 - PySpark has no public way
         sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
@@ -133,11 +134,6 @@ def _register_source(spark: SparkSession, source: type[Any]) -> None:
         # PySpark 4.0 keeps the same data source that it has found itself.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
-
-
-def _interpreter_is_configured() -> bool:
-    # spark-submit copies its setting spark.pyspark.python into this variable.
-    return bool(os.environ.get("PYSPARK_PYTHON"))
 
 
 def _link_shipped_files() -> None:

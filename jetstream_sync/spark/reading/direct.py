@@ -301,8 +301,8 @@ def matching_seqs(
 
 
 def _sum(counts: Sequence[tuple[int | None, int]]) -> tuple[int | None, int]:
-    firsts = [first for first, _ in counts if first is not None]
-    return min(firsts, default=None), sum(count for _, count in counts)
+    first = min((first for first, _ in counts if first is not None), default=None)
+    return first, sum(count for _, count in counts)
 
 
 def _count_in(

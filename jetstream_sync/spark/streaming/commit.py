@@ -364,7 +364,7 @@ def _check_not_released(view: StreamView, info: ConsumerInfo, query: str, start:
             0,
             f"the checkpoint continues at sequence {start} of stream {view.name}, but consumer {info.name!r} was"
             f" moved to {released}: the checkpoint was restored or copied, or another program uses the consumer,"
-            " and the messages in between were removed. Restore the checkpoint of that position, or start a new"
+            " and the messages in between were released. Restore the checkpoint of that position, or start a new"
             " one, which reads what is left",
         )
 

@@ -76,13 +76,6 @@ _ID_IN_PROCESS_HINT: Final = (
 _GENERATION: Final = 10**12
 
 
-class LinkChange(Enum):
-    """A change of the connection, which the reader thread reports to the task."""
-
-    DISCONNECTED = "disconnected"
-    RECONNECTED = "reconnected"
-
-
 class _Denial(NamedTuple):
     """A permission error that concerns rows or their acknowledgements."""
 
@@ -90,8 +83,8 @@ class _Denial(NamedTuple):
     error: errors.PermissionsError
 
 
-#: What the reader thread reports to the task: acknowledgements, or what happened to the connection.
-AckEvent = list[RawMessage] | LinkChange | _Denial
+#: What the reader thread reports to the task: acknowledgements, whether there is a connection, or a denial.
+AckEvent = list[RawMessage] | bool | _Denial
 
 
 class Due(Enum):
@@ -241,15 +234,13 @@ class OutgoingRows(NamedTuple):
     """The generation of the reply subjects, see `_RowOrder`."""
 
 
+@dataclass(slots=True)
 class _SentChunk:
     """Rows sent together with one reply subject."""
 
-    __slots__ = ("rows", "size", "unacked")
-
-    def __init__(self, rows: EncodedRows, size: int) -> None:
-        self.rows = rows
-        self.size = size
-        self.unacked = len(rows)
+    rows: EncodedRows
+    size: int
+    unacked: int
 
 
 class _RowOrder:
@@ -314,7 +305,7 @@ class RowsInFlight:
         self.rows += len(rows)
         self.size += size
         if outgoing.reply:
-            self._chunks[outgoing.reply] = _SentChunk(rows, size)
+            self._chunks[outgoing.reply] = _SentChunk(rows, size, len(rows))
         else:
             self._pending.update(zip(rows.numbers, outgoing.commands, strict=True))
         if self._order is not None:
@@ -496,8 +487,7 @@ class AckWindow(MessageReceiver):
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Queue a change of the connection state for the task."""
-        change = LinkChange.RECONNECTED if connected else LinkChange.DISCONNECTED
-        self._events.put((change,), 1)
+        self._events.put((connected,), 1)
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Queue a permission error that concerns these rows or their acknowledgements."""
@@ -601,9 +591,9 @@ class AckWindow(MessageReceiver):
 
     def _process(self, event: AckEvent) -> None:
         """Process what the reader thread has reported."""
-        if isinstance(event, LinkChange):
-            self._times.is_connected = event is LinkChange.RECONNECTED
-            if self._times.is_connected:
+        if isinstance(event, bool):
+            self._times.is_connected = event
+            if event:
                 self._resend_all()
         elif isinstance(event, _Denial):
             number = self._in_flight.row_for_subject(event.subject)
