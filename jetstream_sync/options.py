@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -23,7 +24,13 @@ from dataclasses import field, fields
 from datetime import timedelta
 from enum import Enum
 from functools import partial
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from inspect import (
+    Signature,
+    isasyncgenfunction,
+    iscoroutinefunction,
+    isgeneratorfunction,
+    signature,
+)
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from . import errors
@@ -86,6 +93,24 @@ def check_callback(option: str, callback: object) -> None:
     if iscoroutinefunction(inner) or isasyncgenfunction(inner) or isgeneratorfunction(inner):
         rule = "must be a plain function, not an async one or a generator"
         raise errors.InvalidOptionError(option, "...", rule)
+
+
+def signature_of(function: Callable[..., object]) -> Signature:
+    """
+    Return the signature of a function; annotations whose names do not exist at run time are strings.
+
+    Raises:
+        TypeError, ValueError: a built-in function that does not describe its parameters.
+
+    """
+    try:
+        return signature(function, eval_str=True)
+    except (AttributeError, NameError, SyntaxError, TypeError):
+        if sys.version_info >= (3, 14):  # which evaluates annotations when they are read
+            from annotationlib import Format  # noqa: PLC0415 - there since 3.14
+
+            return signature(function, annotation_format=Format.STRING)
+        return signature(function)
 
 
 #: Of most values that callbacks return; looking them up takes less time than the checks of abstract classes.

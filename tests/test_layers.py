@@ -165,8 +165,9 @@ ONLY_IN: dict[str, set[str]] = {
 # Files with times that must be those of Django, whose tests that move the clock use `time.time`, or of the server.
 WALL_CLOCK: set[str] = {"django/cache.py", "workers/deliveries.py"}
 
-# Third-party packages, and where they may be imported.
+# Third-party packages, and modules of newer Pythons, and where they may be imported.
 THIRD_PARTY: dict[str, set[str]] = {
+    "annotationlib": {"options.py"},
     "typing_extensions": {"base", "protocol", "api", "net", "client", "services", "jetstream"}
     | {"server", "spark", "cli"},
     "orjson": {"codec.py"},

@@ -19,6 +19,7 @@ from ..options import (
     EventCallback,
     EventKind,
     check_returned,
+    signature_of,
 )
 from .mailbox import Mailbox
 from .threads import Signal, in_callback, interrupt_main_greenlet, is_gevent, spawn
@@ -250,7 +251,7 @@ def _listener(option: str, callback: EventCallback) -> _Listener:
     """Return a function that calls a callback with an event, or without arguments if it takes none."""
     without_event = cast("_Call", callback)
     try:
-        signature = inspect.signature(callback)
+        signature = signature_of(callback)
     except (TypeError, ValueError):  # a C function without a signature
         return lambda _: without_event()
     if _takes(signature):

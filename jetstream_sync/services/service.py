@@ -169,7 +169,11 @@ class EndpointGroup:
         name = check_service_name(name, "endpoint")
         full = ".".join(filter(None, (self._prefix, name if subject is None else subject)))
         check_callback("handler", handler)
-        if getattr(handler, "__annotations__", None) or not inspect.isroutine(handler):
+        # Python 3.14 evaluates the annotations when they are read.
+        annotated = any(
+            getattr(handler, f"__{name}__", None) for name in ("annotate", "annotations")
+        )
+        if annotated or not inspect.isroutine(handler):
             from .typed import typed_handler  # noqa: PLC0415 - it imports the types that it converts
 
             handler = typed_handler(handler) or handler

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from .. import errors
 from ..codec import loads, text_of
 from ..converters import MISFITS, check_numbers, converter, resolved, to_json
-from ..options import check_returned
+from ..options import check_returned, signature_of
 
 if TYPE_CHECKING:
     from .endpoint import RequestHandler, ServiceRequest
@@ -36,7 +36,7 @@ def typed_handler(function: Callable[..., Any]) -> RequestHandler | None:
 
     """
     try:
-        parameters = [*inspect.signature(function).parameters.values()]
+        parameters = [*signature_of(function).parameters.values()]
     except (TypeError, ValueError):
         return None  # a built-in function that does not describe its parameters
     required = [item for item in parameters if item.default is item.empty]

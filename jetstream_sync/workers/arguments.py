@@ -37,6 +37,7 @@ from ..converters import (
     resolved,
     to_json,
 )
+from ..options import signature_of
 from .checks import implementation
 from .context import is_context
 from .errors import Reject, TaskArgumentsError, misfit
@@ -66,8 +67,8 @@ def payload_type(function: Callable[..., object], *, of_items: bool) -> Any:
     ``of_items``: the parameter is a list of payloads.
     """
     try:
-        parameters = [*inspect.signature(function, eval_str=True).parameters.values()]
-    except (NameError, TypeError, ValueError):  # as in `Arguments`
+        parameters = [*signature_of(function).parameters.values()]
+    except (TypeError, ValueError):  # as in `Arguments`
         return Any
     annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
     if annotation is inspect.Parameter.empty or is_context(annotation):
@@ -94,9 +95,9 @@ def may_be(annotation: Any, kind: type) -> bool:
 def converted(function: Callable[..., object], value: Any) -> Any:
     """Return a value from JSON as an object of the return annotation of a function, if it fits."""
     inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
-    annotation = getattr(inner, "__annotations__", {}).get("return", inspect.Parameter.empty)
-    if annotation is not inspect.Parameter.empty:
-        with suppress(*MISFITS):
+    with suppress(*MISFITS):
+        annotation = signature_of(inner).return_annotation
+        if annotation is not inspect.Parameter.empty:
             convert = converter(resolved(annotation, getattr(inner, "__globals__", {})))
             return value if convert is None else convert(value)
     return value
@@ -107,9 +108,7 @@ class Arguments:
 
     def __init__(self, function: Callable[..., object]) -> None:
         try:
-            self._signature = inspect.signature(function, eval_str=True)
-        except NameError:  # the annotations do not exist at run time, and are not checked
-            self._signature = inspect.signature(function)
+            self._signature = signature_of(function)
         except ValueError as error:  # a function written in C that does not describe its parameters
             raise errors.InvalidOptionError(
                 "function", function, "must have a signature"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,7 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..converters import Convert, converter
-from ..options import check_returned
+from ..options import check_returned, signature_of
 from .arguments import may_be, payload_type
 from .checks import check_option, check_plain, unwrapped
 from .context import Context, is_context
@@ -164,7 +163,7 @@ HANDLER_OPTIONS: Final = (
 def arity_of(function: HandlerFunction) -> str:
     """Return which arguments the function takes: none, payload, context or both."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = signature_of(function).parameters.values()
     except ValueError:
         return "payload"  # a built-in function that does not describe its parameters
     positional = [
