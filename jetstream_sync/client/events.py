@@ -22,7 +22,7 @@ from ..options import (
     signature_of,
 )
 from .mailbox import Mailbox
-from .threads import Signal, in_callback, interrupt_main_greenlet, is_gevent, spawn
+from .threads import Signal, in_callback, interrupt_main_greenlet, is_gevent, join, spawn
 
 log: logging.Logger = logging.getLogger("jetstream_sync.events")
 
@@ -67,8 +67,6 @@ class Events:
         self._thread: threading.Thread | None = None
         # Taken by the call that reports the end of the connection.
         self._closed = threading.Lock()
-        # Set when the thread has called its last callback.
-        self._done = Signal()
 
     def add_listener(
         self, callback: EventCallback, kinds: Iterable[EventKind], option: str = "callback"
@@ -131,7 +129,7 @@ class Events:
             thread is not None
             and thread is not threading.current_thread()
             and any(EventKind.CLOSED in kinds for kinds, _, _ in self._listeners)
-            and not self._done.wait(timeout)
+            and not join(thread, timeout)
         ):
             log.warning("%s: closed_cb has not returned; closing does not wait for it", self.name)
 
@@ -166,7 +164,6 @@ class Events:
             try:
                 call = self._calls.get(FOREVER)
             except errors.ConnectionClosedError:
-                self._done.set()
                 return
             try:
                 call()
