@@ -126,8 +126,8 @@ FOREIGN_ERRORS: Final[Mapping[str, str]] = {
     "UnexpectedEOF": "ConnectionLostError",
 }
 
-#: Words of options of nats-py, nats.go, kafka-python, Celery and dramatiq, with the spellings here. That of a call
-#: is the one that begins with an option of the call.
+#: Words of options of nats-py, nats.go, kafka-python, Celery and dramatiq, with the spellings here. The
+#: spelling for a call is the one that begins with an option of the call.
 FOREIGN_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "ack": ("ack_policy",),
     "auto_offset_reset": ("deliver_policy", "starting_offsets"),

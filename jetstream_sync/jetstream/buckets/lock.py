@@ -6,7 +6,7 @@
 # 2. A client that waits takes over a key whose revision has not changed for the ttl of its holder, also
 #    with the expected last revision. So clocks are not compared, and at most one client succeeds.
 # 3. The holder regards the lock as lost nine tenths of its ttl after it began to send the last write
-#    that was confirmed. That is before another client can take over.
+#    that was confirmed: before another client can take over.
 # 4. A write whose reply did not come is found by its owner, a name that is unique for each attempt.
 # 5. Revisions repeat when a bucket is created again or restored. So before each write over a value, the
 #    value is read from the leader, and it is written only if its owner is the expected one.
