@@ -492,22 +492,7 @@ class Task(Generic[P, R]):
 
     def _run_payload(self, data: bytes) -> object:
         call = sent_call(data)
-        if self._has_expired(call):
-            return None
-        args, kwargs = call[:2]
-        try:
-            plain = self._arguments.are_plain(args, kwargs)
-        except (TypeError, AttributeError):
-            plain = False
-        if not plain:
-            return self._run_bound(call, None)
-        try:
-            return self.function(*args, **kwargs)
-        except TypeError as error:
-            trace = error.__traceback__
-            if trace is not None and trace.tb_next is None:  # raised by the call itself
-                self._bound(call, None)
-            raise
+        return None if self._has_expired(call) else self._run(call, None)
 
     def run_call(self, data: bytes, context: Context) -> object:
         """
@@ -515,17 +500,19 @@ class Task(Generic[P, R]):
 
         :meta private:
         """
-        call = sent_call(data)
         if self.states is not None:  # their record shows whether the call has expired
-            if call.flow is not None and call.flow.members:
-                flow = call.flow
+            # The process of a handler has no record.
+            sent = sent_call(data) if context.call is None else context.call[0]
+            call, flow = SentCall(sent.args, sent.kwargs, None), sent.flow
+            if flow is not None and flow.members:
                 values = context.steps.outcomes(MEMBERS, flow.members, flow.on_error)
                 call = call._replace(args=[values, *call.args])
-            value = self._run_bound(call, context)
+            value = self._run(call, context)
             context.check_suspended()
             context.value = encoded_value(value, context.value_limit)
             return None
-        return None if self._has_expired(call) else self._run_bound(call, context)
+        call = sent_call(data)
+        return None if self._has_expired(call) else self._run(call, context)
 
     def _has_expired(self, call: SentCall) -> bool:
         expired = has_expired(call.expires)
@@ -533,9 +520,22 @@ class Task(Generic[P, R]):
             log.info("a call of task %s has expired", self.name)
         return expired
 
-    def _run_bound(self, call: SentCall, context: Context | None) -> R:
-        bound = self._bound(call, context)
-        result = self.function(*bound.args, **bound.kwargs)
+    def _run(self, call: SentCall, context: Context | None) -> R:
+        args, kwargs = call.args, call.kwargs
+        try:
+            is_plain = self._arguments.is_simple and self._arguments.are_plain(args, kwargs)
+        except (TypeError, AttributeError):
+            is_plain = False
+        if not is_plain:
+            bound = self._bound(call, context)
+            args, kwargs = bound.args, bound.kwargs
+        try:
+            result = self.function(*args, **kwargs)
+        except TypeError as error:
+            trace = error.__traceback__
+            if trace is not None and trace.tb_next is None:  # raised by the call itself
+                self._bound(call, context)
+            raise
         check_returned(result, done=True)
         return result
 
