@@ -178,6 +178,17 @@ def test_mode_overwrite_needs_an_option(spark, target):
     assert target.payloads() == []
 
 
+@pytest.mark.full
+def test_mode_overwrite_of_a_stream_that_denies_purges(spark, target):
+    """Mode overwrite is refused before rows are stored where the earlier messages cannot be purged."""
+    target.make(deny_purge=True)
+    save(numbers(spark, 5, target), target.options())
+    given = target.options(overwriteMode="purge")
+    said = refusal(lambda: save(numbers(spark, 3, target), given, "overwrite"))
+    assert "deny_purge" in said
+    assert len(target.payloads()) == 5
+
+
 # --- refusals -----------------------------------------------------------------------------------
 
 

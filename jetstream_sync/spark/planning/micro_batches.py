@@ -79,22 +79,16 @@ class Admission:
         if total and not unlimited and self.may_wait and self._is_too_soon(total, now):
             return dict.fromkeys(available, 0)
         self._waiting_since = None
-        shares = available
+        shares, options = available, self._options
         if total and not unlimited:
-            shares = self._limited(parts, available, total)
+            most = options.max_offsets_per_trigger or total
+            shares = divide_rows(most, available, self._turn)
+        if total and not unlimited and options.max_bytes_per_trigger is not None:
+            sizes = {key: part.view.message_bytes for key, part in parts.items()}
+            shares = limit_to_bytes(shares, sizes, options.max_bytes_per_trigger, self._turn)
         if any(shares.values()):
             self._turn += 1
         return shares
-
-    def _limited(
-        self, parts: Mapping[str, StreamPart], available: Mapping[str, int], total: int
-    ) -> dict[str, int]:
-        options = self._options
-        shares = divide_rows(options.max_offsets_per_trigger or total, available, self._turn)
-        if options.max_bytes_per_trigger is None:
-            return shares
-        sizes = {key: part.view.message_bytes for key, part in parts.items()}
-        return limit_to_bytes(shares, sizes, options.max_bytes_per_trigger, self._turn)
 
     def _is_too_soon(self, rows: int, now: float) -> bool:
         """Return whether to wait for more messages; the delay begins with the first waiting one."""

@@ -64,7 +64,12 @@ def _write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> W
         )
     layout = RowLayout.of_schema(schema, bucket=options.bucket is not None)
     # The instance that writes was created before this one, and has already logged the warnings.
-    return WritePlan.checked(options, layout, warns=_COMMIT_WORKER not in sys.argv)
+    plan = WritePlan.checked(options, layout, warns=_COMMIT_WORKER not in sys.argv)
+    if overwrite and plan.target.denies_purge:
+        raise SinkError(
+            f"mode overwrite purges, which stream {options.stream!r} denies (deny_purge)"
+        )
+    return plan
 
 
 def _write(

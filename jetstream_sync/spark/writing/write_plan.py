@@ -63,6 +63,9 @@ class WriteTarget:
     max_msg_size: int | None = None
     """Maximum bytes of a message with its headers; ``None``: the limit of the server."""
 
+    denies_purge: bool = False
+    """Whether the stream denies purges."""
+
     key_prefix: str = ""
     """The prefix of the subjects of the keys of a bucket; empty: the stream is not used as a bucket."""
 
@@ -96,6 +99,7 @@ def check_target(
         end_seq=max(info.state.last_seq + 1, info.state.first_seq),
         created_ns=stream_view(info).created_ns,
         max_msg_size=config.max_msg_size if (config.max_msg_size or 0) > 0 else None,
+        denies_purge=bool(config.deny_purge),
         key_prefix=_key_prefix(js, options, config),
     )
     for problem in _problems(what, target, options, config, layout):
