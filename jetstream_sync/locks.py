@@ -62,27 +62,32 @@ class InterruptSafeLock:
             raise
 
 
-# By id, so that a new lock takes the entry of one that is gone. Not a `weakref.WeakSet`: its callback is written in
+# By id, so that a new item takes the entry of one that is gone. Not a `weakref.WeakSet`: its callback is written in
 # Python, and a Ctrl-C or another interrupt that is raised in it would be lost.
-_locks: Final[dict[int, weakref.ref[Any]]] = {}
+_inherited: Final[dict[int, weakref.ref[Any]]] = {}
 
 
-def _free_in_child() -> None:
-    for known in list(_locks.values()):
-        lock = known()
-        if lock is not None:
-            lock._at_fork_reinit()  # noqa: SLF001 - as `threading` and `logging` do
+def reinit_in_child(item: object) -> None:
+    """Call ``item._at_fork_reinit()`` in each forked child, at the same time as for the locks."""
+    _inherited[id(item)] = weakref.ref(item)
+
+
+def _reinit_all() -> None:
+    for known in list(_inherited.values()):
+        item = known()
+        if item is not None:
+            item._at_fork_reinit()  # noqa: SLF001 - as `threading` and `logging` do
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_in_child)
+    os.register_at_fork(after_in_child=_reinit_all)
 
 _IS_NEEDED: Final = sys.version_info[:2] == (3, 14) and sys.implementation.name == "cpython"
 
 
 def _registered(lock: _PlainLock) -> object:
     if type(lock).__module__ == "_thread":  # not one of gevent
-        _locks[id(lock)] = weakref.ref(lock)
+        reinit_in_child(lock)
     return InterruptSafeLock(lock) if _IS_NEEDED else lock
 
 

@@ -24,7 +24,7 @@ from .connector import Connector
 from .direct_reads import DirectReads
 from .encoder import FastEncoder, MessageEncoder
 from .events import CallbackThreads, Events, is_deliberate_close
-from .mailbox import SubscriptionState
+from .mailbox import FORKED, SubscriptionState
 from .reader import Reader
 from .request import RequestMux, warn_in_event_loop
 from .state import ConnectionState, ConnectionStatus, StateEvent, closed_error_for
@@ -242,18 +242,15 @@ class Engine:
 
     def forked(self) -> None:
         """Become unusable in a forked child, without sending anything to the server; see `ForkAware`."""
-        reason = errors.ForkedConnectionError(
-            "the connection was opened in the parent process; open one after the fork"
-        )
-        self.writer.forked(reason)
+        self.writer.forked(FORKED)
         self.events.forked()
         self._opener.forked()
         self._finished = True
         self._threads = []
         self.state.forked()
         self.direct.paused = False
-        self.requests.on_closed(reason)
-        self.table.close(reason)
+        self.requests.on_closed(FORKED)
+        self.table.close(FORKED)
 
     def exiting(self) -> None:
         """Send buffered data before the interpreter exits; see `at_exit`."""

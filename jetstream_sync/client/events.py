@@ -136,7 +136,6 @@ class Events:
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent."""
         self._thread = None
-        self._calls.close(errors.ForkedConnectionError("forked"))
 
     def _add(self, call: _Call, *, needed: bool = False) -> None:
         with self._lock:

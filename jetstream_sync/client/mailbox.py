@@ -19,12 +19,16 @@ from itertools import islice
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from .. import errors
-from ..locks import new_lock, releases
+from ..locks import new_lock, reinit_in_child, releases
 from ..net.clock import Deadline
 from ..protocol.parser import RawMessage
 
 T = TypeVar("T")
 
+#: Why nothing that belongs to a connection can be used in a forked child.
+FORKED: Final = errors.ForkedConnectionError(
+    "the connection was opened in the parent process; open one after the fork"
+)
 #: The value of a slot without a result.
 _UNSET: Final[Any] = object()
 
@@ -95,7 +99,7 @@ class Mailbox(Generic[T]):
     # `items` is the queue itself: reading threads may ``popleft()`` from it directly, and call `get()`
     # after an `IndexError`.
 
-    __slots__ = ("_gates", "_lock", "_timed_out", "items", "reason")
+    __slots__ = ("__weakref__", "_gates", "_lock", "_timed_out", "items", "reason")
 
     def __init__(
         self, timed_out: Callable[[str], errors.TimeoutError] = errors.TimeoutError
@@ -107,6 +111,7 @@ class Mailbox(Generic[T]):
         self._gates: deque[threading.Lock] = deque()
         #: The error that the mailbox was closed with; ``None`` while it is open. Set once, under the lock.
         self.reason: BaseException | None = None
+        reinit_in_child(self)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -139,12 +144,6 @@ class Mailbox(Generic[T]):
 
     def close(self, reason: BaseException) -> None:
         """Close the mailbox with a reason, and wake all waiting threads; the first reason stays."""
-        # In a forked child the items are dropped, because they belong to the parent.
-        if isinstance(reason, errors.ForkedConnectionError):
-            self._gates.clear()
-            self.items.clear()
-            self.reason = reason
-            return
         with self._lock:
             wake = releases(self._gates)
             self.reason = self.reason or reason
@@ -152,6 +151,12 @@ class Mailbox(Generic[T]):
                 deque(wake, maxlen=0)
             except IndexError:
                 pass  # no more gates
+
+    def _at_fork_reinit(self) -> None:
+        """Drop the items in a forked child, because they belong to the parent, and close the mailbox."""
+        self._gates.clear()
+        self.items.clear()
+        self.reason = FORKED
 
     def raise_reason(self) -> None:
         """Raise a copy of the reason if the mailbox is closed."""

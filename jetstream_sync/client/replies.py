@@ -111,9 +111,7 @@ class QueueInbox(Inbox):
 
     def _fail(self, error: BaseException) -> bool:
         is_end = not self.mailbox.closed
-        self.mailbox.close(
-            error
-        )  # also if it is closed: in a forked child, the replies are dropped
+        self.mailbox.close(error)
         return is_end
 
 

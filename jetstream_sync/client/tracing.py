@@ -99,7 +99,6 @@ class Tracer:
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent; see `ForkAware`."""
         self._thread = None
-        self._lines.close(errors.ForkedConnectionError("forked"))
 
     def _drop_note(self) -> list[str]:
         """Return the line that reports the dropped lines, if there are any; ``lock`` is held."""

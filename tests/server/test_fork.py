@@ -314,6 +314,27 @@ def test_the_state_of_a_connection_in_a_child(nc):
     assert nc.is_connected
 
 
+@pytest.mark.parametrize("how", ["drain", "close"])
+def test_a_child_has_no_message_of_an_ended_subscription(nats_server, how):
+    """The messages that the parent has not read yet are for the parent alone."""
+    nc = jetstream_sync.connect(nats_server.url)
+    sub = nc.subscribe("fork.ended")
+    nc.publish("fork.ended", b"x")
+    nc.flush()
+    if how == "drain":
+        sub.drain()
+    else:
+        nc.close()
+
+    def check() -> None:
+        with pytest.raises(ForkedConnectionError):
+            sub.next_msg(timeout=0)
+
+    in_child(check)
+    assert sub.next_msg(timeout=0).data == b"x"
+    nc.close()
+
+
 def test_a_child_holds_no_socket_of_its_parents(nc):
     """The child's copy of the socket is closed, so the link ends when the parent closes it."""
     stream = transport_of(nc).stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from fixtures.fork import in_child
 
 from jetstream_sync.client.mailbox import Mailbox, ResultSlot
 from jetstream_sync.errors import ConnectionClosedError, ForkedConnectionError, TimeoutError
@@ -131,12 +132,20 @@ def test_no_needless_wake_up_is_passed_on(mailbox):
 
 
 def test_a_forked_child_has_an_empty_mailbox(mailbox):
-    """The child does not have the items."""
-    mailbox.put([1], 1)
+    """The child does not have the items, nor those of a mailbox that was closed before."""
+    closed: Mailbox[int] = Mailbox()
+    for item in (mailbox, closed):
+        item.put([1], 1)
     sleeping(mailbox)
-    mailbox.close(ForkedConnectionError("forked"))
-    with pytest.raises(ForkedConnectionError):
-        mailbox.get(FOREVER)
+    closed.close(TimeoutError("closed"))
+
+    def check() -> None:
+        for item in (mailbox, closed):
+            with pytest.raises(ForkedConnectionError):
+                item.get(FOREVER)
+
+    in_child(check)
+    assert (mailbox.get(FOREVER), closed.get(FOREVER)) == (1, 1)
 
 
 @pytest.mark.parametrize(
