@@ -56,13 +56,13 @@ from .errors import (
     state_unknown,
 )
 from .logs import log, traceback_text
-from .openers import Creator, Resource, bucket_opener
+from .openers import Creator, Opener, Resource, bucket_opener
 from .resources import delete_on_subject, has_schedules
 from .steps import PAYLOAD, StepBucket, StepStore, Suspended
 from .tracing import publishing
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStream, JetStreamMsg, KeyValue, KeyValueEntry
+    from .. import Connection, JetStream, JetStreamMsg, KeyValue, KeyValueEntry, Stream
 
 #: How long a bucket that is created for results keeps them.
 _RESULT_TTL: Final = timedelta(days=1)
@@ -175,6 +175,7 @@ class CallQueue:
         owner: the program of the worker, which the metadata of the consumer has.
         stream: the name of the stream.
         subject: the first token of its subjects.
+        create: creates what is missing of some resources.
 
     """
 
@@ -187,6 +188,7 @@ class CallQueue:
         owner: str,
         stream: str,
         subject: str,
+        create: Creator,
     ) -> None:
         check_token("subject", subject)
         check_token("queue", name)
@@ -197,6 +199,7 @@ class CallQueue:
         #: Where its urgent calls are sent; ``None``: it has none.
         self.urgent: CallQueue | None = None
         self._subject = subject
+        self._create = create
         self.rename(namespace)
 
     def rename(self, namespace: str) -> None:
@@ -205,8 +208,7 @@ class CallQueue:
         self.prefix: str = f"{self._subject}.{namespace}.{self.name}."
         #: The durable name of its consumer.
         self.consumer: str = f"{self._subject}-{namespace}-{self.name}"
-        # The connection on which the stream is known to be there, and its context.
-        self._checked: tuple[Connection | None, JetStream | None] = (None, None)
+        self._opener: Opener[JetStream] = Opener(self.connection, self._open)
 
     @property
     def filter_subject(self) -> str:
@@ -231,7 +233,15 @@ class CallQueue:
             )
         ]
 
-    def prepare(self, create: Creator) -> None:
+    def _open(self, nc: Connection) -> JetStream:
+        js = nc.jetstream()
+        self._create(nc, self.resources(nc))
+        with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
+            found = js.consumer_info(self.stream, self.consumer).config.metadata
+            check_owner(found, self.stream, self.consumer, self.owner)
+        return js
+
+    def prepare(self) -> None:
         """
         Create the stream if it is missing, and check the owner of the queue; once for a connection.
 
@@ -239,28 +249,14 @@ class CallQueue:
             InvalidOptionError: the queue belongs to another program.
 
         """
-        nc = self.connection()
-        if self._checked[0] is nc:
-            return
-        js = nc.jetstream()
-        create(nc, self.resources(nc))
-        with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
-            found = js.consumer_info(self.stream, self.consumer).config.metadata
-            check_owner(found, self.stream, self.consumer, self.owner)
-        self._checked = nc, js
-
-    def forget(self) -> None:
-        """Have `prepare` look again: the stream may have been deleted."""
-        self._checked = None, None
-
-    def _context(self) -> JetStream:
-        nc = self.connection()
-        checked, js = self._checked
-        return js if js is not None and checked is nc else nc.jetstream()
+        self._opener.open()
 
     def store(self, message: CallMessage) -> bool:
         """Store the message of a call; return whether there was one with its id."""
-        js, subject = self._context(), message.subject
+        return self._opener.use(lambda js: self._store(js, message))
+
+    def _store(self, js: JetStream, message: CallMessage) -> bool:
+        subject = message.subject
         if message.at is not None:
             return js.schedule(
                 subject,
@@ -275,6 +271,9 @@ class CallQueue:
                 subject, message.data, headers=headers, msg_id=message.msg_id, stream=self.stream
             ).duplicate
 
+    def _get_stream(self) -> Stream:
+        return self.connection().jetstream().get_stream(self.stream)
+
     def of(self, record: CallRecord) -> CallQueue:
         """Return where a call is sent, by its priority."""
         is_urgent = self.urgent is not None and record.extra.get("priority") == URGENT
@@ -285,7 +284,7 @@ class CallQueue:
         if self.urgent is not None and (found := self.urgent.find(task, call)) is not None:
             return found
         try:
-            stream = self._context().get_stream(self.stream)
+            stream = self._get_stream()
         except errors.StreamNotFoundError:
             return None
         for subject in self.address(task, call).both:
@@ -301,7 +300,7 @@ class CallQueue:
         """Return whether the stream has a message of a call with this sequence."""
         queues = [queue for queue in (self, self.urgent) if queue is not None]
         try:
-            stream = self._context().get_stream(self.stream)
+            stream = self._get_stream()
             found = stream.get_msg(seq, consistent=True).subject
             return found in [queue.address(task, call).now for queue in queues]
         except (errors.StreamNotFoundError, errors.MessageNotFoundError):
@@ -310,7 +309,7 @@ class CallQueue:
     def withdraw(self, task: str, call: str, *, later: bool = False) -> bool:
         """Delete the message of a call, or only that of a ``later`` run; return whether there was one."""
         try:
-            stream = self._context().get_stream(self.stream)
+            stream = self._get_stream()
         except errors.StreamNotFoundError:
             return False
         found = self.urgent is not None and self.urgent.withdraw(task, call, later=later)

@@ -31,6 +31,7 @@ from .call_records import (
     CallRecord,
     CallStatus,
     FlowParent,
+    FlowPlace,
 )
 from .calls import (
     CallStates,
@@ -143,7 +144,7 @@ class Flow(Generic[T]):
                 for number, item in enumerate(self._calls, 1)
             ]
             first, *rest = [*parts, self._last.plan(call, gets_value=bool(parts))]
-            return _placed(first, then=[*_place(first).then, *rest])
+            return _placed(first, then=[*place_of(first).then, *rest])
         members = planned_members(self._calls, f"{call}-m")
         last = self._last.plan(call, gets_value=True)
         return _placed(last, members=members, on_error=self._on_error, steps=True)
@@ -224,7 +225,7 @@ def _check_calls(calls: Sequence[object]) -> None:
         check_option("calls", item, isinstance(item, Call | Flow), "must be calls: task.call(...)")
 
 
-def _place(record: CallRecord) -> Any:
+def place_of(record: CallRecord) -> FlowPlace:
     """Return the place of a call of a flow; raise `NoCallError` if it has none."""
     if record.flow is None:
         raise NoCallError(f"call {record.id!r:.60} is one of a flow, and has no place there")
@@ -233,7 +234,7 @@ def _place(record: CallRecord) -> Any:
 
 def _placed(record: CallRecord, **changes: Any) -> CallRecord:
     """Return a record with changes of its place."""
-    return replace(record, flow=replace(_place(record), **changes))
+    return replace(record, flow=replace(place_of(record), **changes))
 
 
 def steps_of(context: Context, *, ask: Callable[..., Any]) -> Steps:
@@ -274,10 +275,10 @@ class Flows:
 
     def begun(self, record: CallRecord, context: Context) -> Any:
         """Return the place of a call whose run begins; raise `CallBusyError` if it does not."""
-        place, where = _place(record), context.message.metadata
+        place, where = place_of(record), context.message.metadata
         # Before the function runs: another program may have sent them.
         for item in (*place.then, *place.members):
-            _place(item)
+            place_of(item)
         if len(place.began) not in {0, 2}:
             raise NoCallError(f"call {record.id} has no valid begin of its last run")
         mine = (where.timestamp_ns, where.stream_seq)
@@ -297,7 +298,7 @@ class Flows:
 
     def park(self, record: CallRecord, wait: Suspended) -> None:
         """Store what begins a call again that waits."""
-        place = _place(record)
+        place = place_of(record)
         steps = self.states(place.results).steps
         if wait.at is not None:
             self.wake(record, wait.key, wait.at)
@@ -335,7 +336,7 @@ class Flows:
             following = self._following(record, place.then[0])
             self._send(replace(following, args=[record.return_value, *following.args]))
         for following in place.then if is_last else ():
-            self.states(_place(following).results).add(_not_reached(following, record))
+            self.states(place_of(following).results).add(_not_reached(following, record))
         if is_last and place.parent is not None:
             self._member_ended(place.parent, record)
         if place.steps:
@@ -416,7 +417,7 @@ class Flows:
             if record is None:  # it runs: the call after it is cancelled before it is sent
                 for planned in place.then[:1]:
                     following = self._following(before, planned).after(CallEvent.CANCEL)
-                    self.states(_place(following).results).add(following)
+                    self.states(place_of(following).results).add(following)
                 return bool(place.then)
         if record.status != CallStatus.CANCELLED:
             return False
@@ -429,7 +430,7 @@ class Flows:
 
     def _following(self, record: CallRecord, following: CallRecord) -> CallRecord:
         """Return the call after one in a chain, with its place."""
-        place = _place(record)
+        place = place_of(record)
         return _placed(following, then=place.then[1:], parent=place.parent, before=place.before + 1)
 
     def withdraw(self, record: CallRecord, *, later: bool = False) -> None:
@@ -449,9 +450,9 @@ class Flows:
             if part.record is None:
                 break
             before.append(part)
-            count = len(before) + len(_place(part.record).then) - 1 if count is None else count
+            count = len(before) + len(place_of(part.record).then) - 1 if count is None else count
         if record is None and before and before[-1].record is not None:
-            planned = _place(before[-1].record).then
+            planned = place_of(before[-1].record).then
             before += [CallTree(id=item.id, task=item.task) for item in planned[:-1]]
             if planned:
                 return CallTree(id=call, task=planned[-1].task, before=before)
@@ -470,7 +471,7 @@ class Flows:
         if place is not None:
             # A chain among the members has the id of its last call.
             for number, item in enumerate(place.members):
-                ids.append((self.states(_place(item).results), f"{call}-m{number}"))
+                ids.append((self.states(place_of(item).results), f"{call}-m{number}"))
             for key, size in (place.gathered or {}).items():
                 if found := _GATHERED.fullmatch(key):
                     start, count = f"{call}-g{found[1] or 1}-", min(size, _MAX_MEMBERS)

@@ -24,16 +24,16 @@ class Opener(Generic[T]):
 
     Args:
         connection: returns the connection of this process; a forked process has another one.
-        create: creates it, and perhaps more that is missing, unless the worker must not.
         read: returns what is opened on a connection; raises `StreamNotFoundError` if it is missing.
+        create: creates it, and perhaps more that is missing, unless the worker must not.
 
     """
 
     def __init__(
         self,
         connection: Callable[[], Connection],
-        create: Callable[[Connection], object],
         read: Callable[[Connection], T],
+        create: Callable[[Connection], object] = lambda _nc: None,
     ) -> None:
         self._connection = connection
         self._create = create
@@ -82,4 +82,4 @@ def bucket_opener(
         js = nc.jetstream(timeout=timeout)
         return js.key_value(name), js.get_stream(f"{KV_PREFIX}{name}")
 
-    return Opener(connection, create, read)
+    return Opener(connection, read, create)

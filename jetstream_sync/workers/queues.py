@@ -33,7 +33,7 @@ from .calls import (
 from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .errors import NoCallError, Reject, misfit
-from .flows import Flows
+from .flows import Flows, place_of
 from .openers import Resource
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
 from .resources import create_missing, resources_of
@@ -163,6 +163,7 @@ class TaskQueues:
             owner=owner.program,
             stream=where.stream,
             subject=where.subject,
+            create=self.create,
         )
         place: dict[str, Any] = {"name": name, "stream": where.stream, "consumer": calls.consumer}
         unknown = TaskWork(
@@ -332,10 +333,6 @@ class TaskQueues:
 
     # --- sending --------------------------------------------------------------------------------
 
-    def prepare(self, queue: CallQueue) -> None:
-        """Create the stream of a queue if it is missing, unless the worker must not."""
-        queue.prepare(self.create)
-
     def create(self, nc: Connection, resources: Sequence[Resource]) -> None:
         """Create what is missing of some streams and buckets, unless the worker must not."""
         owner = self._owner
@@ -351,7 +348,7 @@ class TaskQueues:
             eager.put(call)
             return TaskResult(task, record.id, None if task.states is None else eager.calls)
         if task.unique is not None:
-            self.prepare(task.queue)
+            task.queue.prepare()
             known = task.unique.claim(record)
             if known != record.id:
                 return TaskResult(task, known, task.states)
@@ -373,7 +370,7 @@ class TaskQueues:
         """Store a call, and its message in the stream, unless the bucket has its id: return its record then."""
         states, message, is_new = call.states, call.message(), False
         queue = call.queue.of(call.record)
-        self.prepare(queue)
+        queue.prepare()
         if states is not None:
             message = message._replace(revision=states.add(call.record, message.data))
             is_new = message.revision > 0
@@ -385,12 +382,7 @@ class TaskQueues:
                 call = call._replace(record=record, at=record.starts_at)
                 queue, message = call.queue.of(record), call.message()
         try:
-            try:
-                known = queue.store(message)
-            except (errors.NoStreamResponseError, errors.StreamNotFoundError):
-                queue.forget()
-                self.prepare(queue)
-                known = queue.store(message)
+            known = queue.store(message)
             if known and states is not None and call.queue.find(call.task, call.record.id) is None:
                 # The stream remembers the id of a call that has ended, whose record has expired.
                 end = f"#{call.record.enqueued_at}"
@@ -454,17 +446,14 @@ class QueueFlows(Flows):
 
     def send(self, record: CallRecord) -> CallRecord | None:
         """Send a new call; return its record if it was sent before."""
-        place = record.flow
-        assert place is not None
+        place = place_of(record)
         states, queue = self.states(place.results), self._queue(place)
         return self._queues.put(NewCall(queue, place.handler, states, record))
 
     def wake(self, record: CallRecord, key: str, at: float | None = None) -> None:
         """Send a message that begins a call again; it is needed once in the life of the call, but for a time."""
-        place = record.flow
-        assert place is not None
+        place = place_of(record)
         queue, suffix, time = self._queue(place), f"#{key}#{place.origin}", None
-        self._queues.prepare(queue)
         if at is not None:
             time = datetime.fromtimestamp(at, timezone.utc)
             suffix += f"#{uuid.uuid4().hex}"
@@ -474,15 +463,12 @@ class QueueFlows(Flows):
 
     def has_message(self, record: CallRecord, seq: int) -> bool:
         """Return whether a message of a call is stored."""
-        place = record.flow
-        assert place is not None
-        queue = self._queue(place)
-        return queue.has_message(place.handler, record.id, seq)
+        place = place_of(record)
+        return self._queue(place).has_message(place.handler, record.id, seq)
 
     def withdraw(self, record: CallRecord, *, later: bool = False) -> None:
         """As `Flows.withdraw`."""
-        place = record.flow
-        assert place is not None
+        place = place_of(record)
         self._queue(place).withdraw(place.handler, record.id, later=later)
 
 

@@ -79,9 +79,6 @@ class CallSender(Protocol):
 class TaskOwner(Protocol):
     """The queues of the worker of a task."""
 
-    def prepare(self, queue: CallQueue) -> None:
-        """Create the stream of a queue if it is missing."""
-
     def start(self, task: Task[P, R], record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """Send a call, or run it at once; see `Worker.eager`."""
 
@@ -116,7 +113,7 @@ class TaskResult(Generic[R_co]):
             rule = "the task has no bucket for results"
             raise errors.InvalidOptionError("results", None, rule)
         if prepared and self._store.has_messages:
-            self._task.prepare()
+            self._task.queue.prepare()
         return self._store
 
     def _sent(self) -> CallRecord | None:
@@ -462,14 +459,6 @@ class Task(Generic[P, R]):
                 steps=self.work.state.has_steps,
             ),
         )
-
-    def prepare(self) -> None:
-        """
-        Create the stream if it is missing.
-
-        :meta private:
-        """
-        self._owner.prepare(self.queue)
 
     def start(self, record: CallRecord, at: datetime | None) -> TaskResult[R]:
         """

@@ -89,8 +89,9 @@ class UniqueCalls:
         self._queue = queue
         self._states = states
         self._opener: Opener[Stream] = Opener(
-            *(queue.connection, lambda nc: create(nc, [unique_resource()])),
+            queue.connection,
             lambda nc: nc.jetstream().get_stream(UNIQUE_STREAM),
+            lambda nc: create(nc, [unique_resource()]),
         )
 
     def claim(self, record: CallRecord) -> str:

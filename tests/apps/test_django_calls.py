@@ -188,7 +188,7 @@ def test_a_call_of_the_outbox_can_be_cancelled(worker, database, js):
     def note(text: str) -> str:
         return text
 
-    note.prepare()
+    note.queue.prepare()
     with transaction.atomic(using=database):
         call = note.delay("never")
     assert not call.cancel()
@@ -207,7 +207,7 @@ def test_the_message_of_a_call_in_the_outbox(worker, database, js, results, is_l
     @worker.task(name="note", results=results, outbox=database)
     def note(text: str) -> None: ...
 
-    note.prepare()
+    note.queue.prepare()
     at = datetime(2100, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     with transaction.atomic(using=database):
         note.apply_async(("x",), task_id="x", eta=at if is_later else None, expires=at)

@@ -170,7 +170,7 @@ def test_a_call_whose_sender_was_killed_before_its_message_is_sent_again(worker,
         runs.append(text)
         return text
 
-    bill.prepare()
+    bill.queue.prepare()
     record, _ = bill.record(("first",), {}, task_id="same")
     assert bill.states.add(replace(record, enqueued_at="2026-01-01T00:00:00+00:00"))
     for _ in range(2):
@@ -335,7 +335,7 @@ def test_a_message_of_another_program_cannot_end_its_call(worker, js, results):
     def bill(number: int) -> None:
         runs.append(number)
 
-    bill.prepare()
+    bill.queue.prepare()
     subject = f"{bill.queue.prefix}bill"
     js.publish(f"{subject}.ended", b'{"args": [1], "status": "SUCCESSFUL"}')
     js.publish(f"{subject}.expires", b'{"args": [2], "expires": "tomorrow"}')
@@ -519,7 +519,7 @@ def test_a_text_is_no_list_of_arguments(worker, js, results, sent):
     def known(*args: object, **kwargs: object) -> None:
         runs.append((args, kwargs))
 
-    known.prepare()
+    known.queue.prepare()
     js.publish(known.queue.address("known", "mine").now, json.dumps(sent).encode())
     with running(worker):
         wait_until(lambda: waiting(js, "DEAD") == 1)
