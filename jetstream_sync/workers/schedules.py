@@ -200,7 +200,7 @@ class Schedules:
                     digests |= _stored_digests(stream, _subject(stream.name, self._worker))
             for item in self._stored:
                 with self._logged(f"schedule {item.schedule.name}"):
-                    item.restore(digests)
+                    item.store(digests, is_again=True)
 
     @contextmanager
     def _logged(self, what: str) -> Iterator[None]:
@@ -227,33 +227,28 @@ class _StoredSchedule:
         self._payload = schedule.function()
         self._digest = schedule.digest(self._payload)
 
-    def store(self, digests: Mapping[str, str | None]) -> None:
-        """Store the schedule if it is missing or differs from the stored one, whose digest is given by its subject."""
-        found = digests.get(self._subject, "")
-        if found == self._digest:
-            return
-        # It was not read, or by a replica that is behind.
-        if self._subject in digests and _stored_digest(self._stream, self._subject) == self._digest:
-            return
-        # Of now: a single message may have been published since the start of the worker.
-        if self.schedule.at is not None and self._is_over(self._stream.info(), timedelta(0)):
-            return
-        self._publish()
-        log.info("schedule %s is stored in stream %s", self.schedule.name, self._stream.name)
+    def store(self, digests: Mapping[str, str | None], *, is_again: bool = False) -> None:
+        """
+        Store the schedule if it is missing or differs from the stored one, whose digest is given by its subject.
 
-    def restore(self, digests: Mapping[str, str | None]) -> None:
-        """Store the schedule if it is missing or has another rule; the stored digests are given by their subjects."""
-        if _rule(digests.get(self._subject) or "") == _rule(self._digest):
+        ``is_again``: only if it is missing or has another rule; it was stored before.
+        """
+        same: Callable[[str], str] = _rule if is_again else str
+        wanted = same(self._digest)
+        if same(digests.get(self._subject) or "") == wanted:
             return
         # It was not read, or by a replica that is behind.
         found = _stored_digest(self._stream, self._subject)
-        if found is not None and _rule(found) == _rule(self._digest):
+        if found is not None and same(found) == wanted:
             return
-        # The server may have published and deleted a single message already.
-        margin = timedelta(seconds=REFRESH_S)
+        # The server may have published and deleted a single message already, also since the start of the worker.
+        margin = timedelta(seconds=REFRESH_S if is_again else 0)
         if self.schedule.at is not None and self._is_over(self._stream.info(), margin):
             return
         self._publish()
+        if not is_again:
+            log.info("schedule %s is stored in stream %s", self.schedule.name, self._stream.name)
+            return
         what = "missing" if found is None else "replaced by one with another rule"
         text = "schedule %s was %s: it is stored again in stream %s"
         log.warning(text, self.schedule.name, what, self._stream.name)
