@@ -77,6 +77,23 @@ def test_what_is_deleted_is_created_by_the_next_call(worker, js):
     assert "DEAD" not in js.stream_names() or js.get_stream("DEAD").info().state.messages == 0
 
 
+def test_a_signal_creates_a_deleted_stream(worker, js):
+    """The call that waits for it has no message there, and goes on."""
+
+    @worker.task(name="patient", results="R", steps=True)
+    def patient(ctx: Context) -> object:
+        return ctx.wait("go")
+
+    with running(worker):
+        call = patient.delay()
+        stream = js.get_stream("TASKS")
+        wait_until(lambda: call.status == "READY" and not stream.info().state.messages, 20)
+    js.delete_stream("TASKS")
+    assert call.signal("go", 17)
+    with running(worker):
+        assert call.get(20 * SCALE) == 17
+
+
 def test_a_call_of_a_deleted_bucket_is_unknown(worker, js):
     """As a call whose record has expired, in a process that has read it before."""
     work = worker.queues.tasks["work"]
