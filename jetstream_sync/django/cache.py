@@ -52,7 +52,7 @@ _END: Final = struct.Struct("!d")
 _MISSING: Final = object()
 #: The longest encoded key that is not hashed.
 _MAX_KEY: Final = 200
-#: Seconds after a failed connection attempt in which calls fail at once.
+#: Seconds after a failed connection attempt, or a miss that has timed out, in which calls fail at once.
 _RETRY_INTERVAL_S: Final = 1.0
 #: Maximum delay in seconds after another process has changed a value.
 _MAX_CONFLICT_DELAY_S: Final = 0.1
@@ -106,6 +106,8 @@ class KeyValueCache(BaseCache):
     _open_buckets: Final[dict[tuple[str, Any], _OpenBucket]] = {}
     #: Time before which no connection is attempted.
     _pause: Deadline = Deadline(0)
+    #: Time before which the calls of this cache are misses, because one has timed out.
+    _misses_until: Deadline = Deadline(0)
 
     def __init__(self, bucket: str, params: dict[str, Any]) -> None:
         super().__init__(params)
@@ -130,7 +132,7 @@ class KeyValueCache(BaseCache):
     def _bucket(self, *, create: bool = True) -> _OpenBucket:
         """Return the open bucket; raise at once while the connection is lost."""
         key = self._name, self._timeout
-        if not KeyValueCache._pause.expired():
+        if not (KeyValueCache._pause.expired() and self._misses_until.expired()):
             raise errors.ConnectionLostError("the server could not be reached a moment ago")
         try:
             nc = connection()
@@ -176,6 +178,8 @@ class KeyValueCache(BaseCache):
         except errors.Error as error:
             if self._errors == "raise":
                 raise
+            if isinstance(error, errors.TimeoutError):
+                self._misses_until = Deadline(_RETRY_INTERVAL_S)
             log.warning("cache %r: %s is a miss: %s", self._name, operation, error)
             if (counter := _error_counter()) is not None:
                 counter.labels(self._name, operation).inc()

@@ -537,6 +537,17 @@ def test_errors_can_be_misses(fresh_server, caplog):
         assert cache.get("a") is None
 
 
+def test_a_silent_server_costs_a_page_one_timeout(fresh_server):
+    """With ``errors="miss"``, the calls of a second after one that timed out are misses at once."""
+    with cache_of(fresh_server, errors="miss", timeout=0.5) as cache:
+        cache.set("a", 1)
+        with paused(fresh_server):
+            begin = time.monotonic()
+            assert [cache.get("a") for _ in range(10)] == [None] * 10
+            assert time.monotonic() - begin < 0.9 * SCALE
+        wait_until(lambda: cache.get("a") == 1)
+
+
 def test_foreign_values_are_misses(cache, js):
     """A value of another program that is too short for a time is no value."""
     from jetstream_sync.django.cache import KeyValueCache
