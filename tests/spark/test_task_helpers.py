@@ -493,6 +493,23 @@ def test_an_interrupted_attempt_is_completed(server, kind, ids):
 
 
 @pytest.mark.parametrize("ids", ["content", "position"])
+def test_a_replaced_checkpoint_is_no_purge(server, ids):
+    """A later checkpoint may remove the first message of the stream, which was the first one of the job."""
+    make_stream(server, allow_rollup_hdrs=True)
+    given = options(server, delivery="transaction", ids=ids, jobId="1")
+    rows = numbered(0, 1500)
+    publish_partition(rows[:1000], given)
+    assert publish_partition(rows, given).duplicates == 1000
+    assert publish_partition(rows, given).duplicates == 1500
+    assert_once(server, rows)
+    with jetstream_sync.connect(server.url) as nc:
+        stream = nc.jetstream().get_stream(STREAM)
+        stream.purge(seq=stream.info().state.first_seq + 2)
+    with pytest.raises(SinkError, match="was purged|was removed"):
+        publish_partition(rows, given)
+
+
+@pytest.mark.parametrize("ids", ["content", "position"])
 def test_a_batch_that_is_stored_in_part_is_completed(ids):
     """A server whose storage becomes full stores a part of an atomic batch; the rest is stored when there is room."""
     users = "users: [{user: u, password: p}], jetstream: {max_mem: 1MB, max_store: 1MB}"

@@ -348,4 +348,4 @@ def _refusal(rows: EncodedRows, error: errors.Error) -> SinkError:
         return SinkError(f"{rows_text}, because of its expected sequence: {error}")
     if _is_conflict(error):
         return SinkError(f"{rows_text}, because its msg_id is already in the stream: {error}")
-    return SinkError(f"{rows_text}, so none of them was stored: {error}")
+    return SinkError(f"{rows_text}: {error}")

@@ -328,7 +328,10 @@ class WritePlan:
         if view.created_ns != target.created_ns or info.state.last_seq < last_seq:
             raise stream_replaced(name)
         repeated = [item.first_seq or 0 for item in written if item.duplicates]
-        if min(repeated, default=last_seq) < view.first_seq and not view.removes_messages:
+        # A transaction begins with its checkpoint and, with ids by content, a list, which later ones may replace.
+        is_transaction = self.options.delivery == Delivery.TRANSACTION
+        notes = is_transaction + (is_transaction and self.options.ids == RowIds.CONTENT)
+        if min(repeated, default=last_seq) + notes < view.first_seq and not view.removes_messages:
             raise SinkError(
                 f"rows count as duplicates, because stream {name!r} has stored their ids, but it was purged since then:"
                 " write them after its duplicate_window is over, or with other ids (another jobId)"
