@@ -266,13 +266,11 @@ class PushSubscribeAPI:
             options=fields,
         )
         restarts = bool(options.get("restart_if_recreated"))
-        if restarts and not ordered_consumer:
-            raise errors.InvalidOptionError("restart_if_recreated", True, _ORDERED_ONLY)
         if not ordered_consumer:
+            if restarts:
+                raise errors.InvalidOptionError("restart_if_recreated", True, _ORDERED_ONLY)
             return self._push_subscription(request, _push_options(cb, manual_ack, options))
-        for name, value in options.items():
-            if name in BindOptions.__annotations__ or (name, value) == ("delete_consumer", False):
-                raise errors.InvalidOptionError(name, value, _NOT_ORDERED)
+        _check_ordered(options)
         stream = find_stream(self._api, request)
         return OrderedSubscription(self._api, stream, request, cb, restart_if_recreated=restarts)
 
@@ -356,6 +354,12 @@ class PushSubscribeAPI:
             subscription = PushSubscription(api, stream, info.config, options)
             subscription._set_consumer(info, created=False)
         return subscription
+
+
+def _check_ordered(options: SubscribeOptions) -> None:
+    for name, value in options.items():
+        if name in BindOptions.__annotations__ or (name, value) == ("delete_consumer", False):
+            raise errors.InvalidOptionError(name, value, _NOT_ORDERED)
 
 
 def _push_options(
