@@ -58,16 +58,16 @@ class World:
         self.consumer: PullConsumer = self.stream.create_consumer(durable_name="C")
         self.kv: KeyValue = self.js.create_key_value(bucket="B", storage="memory")
         self.kv.put("a", b"1")
-        self.store: ObjectStore = self.js.create_object_store(bucket="O", storage="memory")
-        self.store.put("a", b"1")
+        self._other: Connection = jetstream_sync.connect(server.url, name="other")
+        self._admin: JetStream = self._other.jetstream()
+        # A context keeps the inbox of its futures for two seconds.
+        self._admin.create_object_store(bucket="O", storage="memory").put("a", b"1")
+        self.store: ObjectStore = self.js.object_store("O")
         self.group = self.js.consumer_groups.create_elastic("S", "G", 2, {"s.*": [1]})
         self.group.add_members("m")
         # Kept by the connection for later calls.
-        self.js.publish_async("s.x").result(5)
         self.consumer.fetch(1)
         core_of(self.nc).events.error(ValueError("starts the thread for events"))
-        self._other: Connection = jetstream_sync.connect(server.url, name="other")
-        self._admin: JetStream = self._other.jetstream()
         self.before = self.seen()
 
     def close(self) -> None:
