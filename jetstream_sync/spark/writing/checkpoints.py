@@ -218,8 +218,8 @@ class CheckpointStore:
         """
         Return how many of the messages after one are stored, which the same atomic batch has stored with it.
 
-        A server whose storage becomes full stores the first messages of a batch only, and does not reply. What was
-        removed later counts as stored.
+        If the account has no storage left, the server stores the first messages of a batch only. What was removed
+        later counts as stored.
         """
         batch, seqs = _atomic_batch(message), range(message.seq + 1, message.seq + 1 + count)
 

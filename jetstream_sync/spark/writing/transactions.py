@@ -10,6 +10,8 @@ Behaviour of nats-server 2.15 (``server/stream.go``, ``processJetStreamAtomicBat
 3. An earlier error abandons the batch. It is sent as the reply to the failed message, and the last message
    gets the error that the batch is incomplete. Messages without a reply subject get no reply.
 4. A stream has at most 50 open batches (error 10210).
+5. If a limit of the account is reached at the commit, the messages before that are stored. Server 2.12 refuses the
+   batch nevertheless (error 10002), and 2.15 does not reply.
 
 The checkpoint is the first message of its batch. The stream stores it only if the last checkpoint is still the
 one that was seen. So rows that are stored are refused the second time, after an outage of any length and also
