@@ -85,8 +85,8 @@ class _Flow(Inbox):
         self.batch_id = os.urandom(16).hex()
         self.subjects: deque[tuple[int, bytes]] = deque()
         self.gaps: deque[range] = deque()
-        #: Whether the server has reported any gap.
-        self.had_gaps: bool = False
+        #: The first message that the server has reported as lost; 0: none.
+        self.first_lost: int = 0
         self.refused: deque[tuple[int, errors.APIError]] = deque(maxlen=_MAX_REFUSED)
         self.ping_due = False
         super().__init__(core, f".{self.batch_id}.>")
@@ -122,8 +122,8 @@ class _Flow(Inbox):
             self.acked = max(self.acked, int(response["seq"]))
             self.limit = self.acked + max(1, int(response["msgs"])) * self._outstanding
         elif kind == "gap":
-            self.had_gaps = True
             self.gaps.append(range(int(response["last_seq"]), int(response["seq"])))
+            self.first_lost = self.first_lost or self.gaps[-1].start
         elif kind == "err":
             error = errors.APIError.from_response(response.get("error") or {})
             if self.gaps_end:
@@ -138,10 +138,10 @@ class _Flow(Inbox):
         if self.refused and response.get("seq") == 0:
             self._end(self.refused[-1][1])  # no message was stored
             return
-        ack = _ack_of(response, had_gaps=self.had_gaps)
+        ack = _ack_of(response, had_gaps=self.first_lost > 0)
         if ack.batch_id != self.batch_id:
             text = "the leader of the stream is older than 2.14 and stored an ordinary message"
-            raise errors.FastPublishError(self.acked, text)
+            raise self.ended_early(text)
         self.acked = max(self.acked, ack.batch_size or 0)
         self._end(ack)
 
@@ -152,6 +152,12 @@ class _Flow(Inbox):
             if first <= seq:
                 found = subject
         return found.decode()
+
+    def ended_early(self, reason: str) -> errors.FastPublishError:
+        """Return the error for a publish that has ended early."""
+        # The server acknowledges a sequence also if the messages before it were lost.
+        stored = min(self.acked, self.first_lost - 1) if self.first_lost else self.acked
+        return errors.FastPublishError(stored, reason)
 
     def _end(self, result: PubAck | errors.Error) -> None:
         self.result = self.result or result
@@ -360,12 +366,9 @@ class FastPublisher:
                     self._ping()
                 continue
             if pings == _PINGS_PER_TIMEOUT:
-                self._committed = True
-                self._core.table.remove_deferred(flow.subscription)
-                raise errors.FastPublishError(
-                    flow.acked,
-                    self._core.state.with_outage(f"no progress within {self._timeout:g} s"),
-                )
+                text = self._core.state.with_outage(f"no progress within {self._timeout:g} s")
+                flow.result = flow.result or flow.ended_early(text)
+                break
             pings += 1
             self._ping()
         self._raise_end()
@@ -385,6 +388,7 @@ class FastPublisher:
             return
         self._committed = True
         self._core.table.remove_deferred(self._flow.subscription)
+        self._report_gaps()
         if isinstance(result, PubAck):
             raise self._gap_error()
         if isinstance(result, errors.NoStreamResponseError):
@@ -393,14 +397,14 @@ class FastPublisher:
             raise result
         if isinstance(result, errors.FastPublishError):
             raise result
-        raise errors.FastPublishError(self._flow.acked, str(result)) from result
+        raise self._flow.ended_early(str(result)) from result
 
     def _gap_error(self) -> errors.FastPublishError:
         reason = "messages were lost"
         if self._flow.gaps:
             lost = self._flow.gaps[0]
             reason = f"the messages {lost[0]} to {lost[-1]} were lost"
-        return errors.FastPublishError(self._flow.acked, reason)
+        return self._flow.ended_early(reason)
 
     def _report_gaps(self) -> None:
         """Report the gaps after which the publish continues."""

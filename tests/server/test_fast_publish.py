@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
 
 import pytest
+from fixtures.faults import FaultProxy, Toward
 from fixtures.internals import core_of, open_subscriptions
-from fixtures.threads import run_all, within
+from fixtures.threads import SCALE, run_all, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import JetStream, Stream, errors
@@ -166,6 +168,33 @@ def test_a_lost_commit_ends_the_publish_with_gaps_allowed(js, target):
     drop(fast, 3)
     with within(20.0), pytest.raises(errors.FastPublishError, match="no progress"):
         fast.commit()
+
+
+@fast_server
+def test_an_early_end_with_gaps_allowed_counts_no_lost_message_as_stored(fresh_server):
+    """All but the first message and the commit are lost with the connection; the server acknowledges them."""
+    gaps: list[range] = []
+    with (
+        FaultProxy(fresh_server.port) as proxy,
+        jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
+    ):
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], allow_batched=True)
+        fast = js.fast_publish(gaps="ok", gap_cb=gaps.append, timeout=1.0)
+        fast.add("s")
+        proxy.hold(Toward.SERVER)
+        for _ in range(799):
+            fast.add("s")
+        with ThreadPoolExecutor(1) as pool:
+            ending = pool.submit(fast.commit)
+            wait_until(lambda: nc.pending_bytes == 0)
+            proxy.cut()
+            proxy.heal()
+            with pytest.raises(errors.FastPublishError) as early:
+                ending.result(10 * SCALE)
+        assert early.value.acked == count(stream) == 1
+        assert gaps == [range(2, 802)]
+        assert fast.lost == 800
 
 
 @fast_server
