@@ -395,6 +395,8 @@ class ErrorCode(_enum.IntEnum):
     STREAM_SEALED = 10109
     STREAM_OFFLINE = 10118
     CONSUMER_OFFLINE = 10119
+    #: An ``inactive_threshold`` above the limit of the stream.
+    INACTIVE_THRESHOLD_EXCESS = 10153
     #: The message id is being stored. A leader that steps down in between and leads again returns this error
     #: until the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
     DUPLICATE_MESSAGE_CONFLICT = 10158

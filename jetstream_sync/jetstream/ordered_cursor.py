@@ -50,6 +50,7 @@ UNREAD_LIMIT_S: Final = 30.0
 
 #: The same of other readers.
 INACTIVE_THRESHOLD_S: Final = 300.0
+_DEFAULT_THRESHOLDS_NS: Final = (UNREAD_LIMIT_S * 10**9, INACTIVE_THRESHOLD_S * 10**9)
 #: Timeout of one attempt to create a consumer, in seconds: the first and the maximum; it doubles each
 #: time. A request to a leader that has just gone gets no reply, so it is repeated meanwhile.
 _FIRST_CREATE_TIMEOUT_S: Final = 2.0
@@ -495,7 +496,15 @@ class OrderedCursor:
         routes, stream = self._api.routes, self.stream
         route = routes.consumer_create(stream, name, config.get("filter_subject"))
         body = {"stream_name": stream, "config": {**config, "name": name}, "action": CREATE}
-        return ServerConsumer.of(self._api.ask(route, body, deadline, repeatable=True))
+        try:
+            return ServerConsumer.of(self._api.ask(route, body, deadline, repeatable=True))
+        except errors.BadRequestError as error:
+            excess = error.err_code == errors.ErrorCode.INACTIVE_THRESHOLD_EXCESS
+            if not excess or config.get("inactive_threshold") not in _DEFAULT_THRESHOLDS_NS:
+                raise
+            # The stream has a lower limit than the default here: without a threshold, it is that limit.
+            left = {key: value for key, value in config.items() if key != "inactive_threshold"}
+            return self._ask_to_create(name, left, deadline)
 
     def last_seq(self, deadline: Deadline) -> int:
         """Request the last sequence of the stream."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,7 +16,15 @@ from fixtures.server import break_link, fill, paused
 from fixtures.threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import Connection, DeliverPolicy, JetStreamMsg, ReplayPolicy, Stream, errors
+from jetstream_sync import (
+    Connection,
+    DeliverPolicy,
+    JetStreamMsg,
+    ReplayPolicy,
+    Stream,
+    StreamConsumerLimits,
+    errors,
+)
 from jetstream_sync.jetstream.ordered import OrderedMessages
 from jetstream_sync.net.clock import Deadline
 
@@ -144,6 +153,40 @@ def test_the_server_s_consumer_is_cheap(stream):
     assert config.inactive_threshold == timedelta(seconds=30)
     assert config.metadata is not None
     assert config.metadata["who"] == "me"
+
+
+@pytest.mark.parametrize("kind", ["ordered", "watch", "object"])
+def test_a_stream_with_a_lower_limit_of_inactivity_is_read(js, stream_name, kind):
+    """The limit of the stream applies instead of the default here; a value of the user is refused."""
+    limits = StreamConsumerLimits(inactive_threshold=2)
+    if kind == "ordered":
+        subjects = [f"{stream_name}.>"]
+        stream = js.create_stream(name=stream_name, subjects=subjects, consumer_limits=limits)
+        fill(js, stream_name, 3)
+        with stream.ordered_consumer().messages() as messages:
+            assert int(messages.next(5).data) == 0
+            (name,) = stream.consumer_names()
+            threshold = stream.get_consumer(name).cached_info.config.inactive_threshold
+            assert threshold == timedelta(seconds=2)
+        with pytest.raises(errors.BadRequestError, match="inactive threshold exceeds"):
+            stream.ordered_consumer(inactive_threshold=3).next(5)
+    elif kind == "watch":
+        kv = js.create_key_value(bucket="LIMITED", storage="memory")
+        js.update_stream(
+            replace(js.get_stream("KV_LIMITED").cached_info.config, consumer_limits=limits)
+        )
+        kv.put("a", b"1")
+        with kv.watch() as watch:
+            assert watch.next(5).value == b"1"
+        js.delete_key_value("LIMITED")
+    else:
+        store = js.create_object_store(bucket="LIMITED", storage="memory")
+        js.update_stream(
+            replace(js.get_stream("OBJ_LIMITED").cached_info.config, consumer_limits=limits)
+        )
+        store.put("large", b"x" * 1_000_000)
+        assert len(store.get_bytes("large")) == 1_000_000
+        js.delete_object_store("LIMITED")
 
 
 def test_consumers_are_numbered_behind_a_prefix(js, stream):

@@ -17,7 +17,13 @@ from fixtures.spark_streams import fill, new_stream
 from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import Headers, RePublish, StreamNotFoundError, StreamSource
+from jetstream_sync import (
+    Headers,
+    RePublish,
+    StreamConsumerLimits,
+    StreamNotFoundError,
+    StreamSource,
+)
 from jetstream_sync.jetstream.consumer_requests import add_consumer
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark import (
@@ -600,6 +606,18 @@ def test_a_stream_without_direct_gets(nc, js, stream_name):
         sequences(nc, whole(queue), "auto")
     with pytest.raises(DirectGetRefusedError):
         count_from_each(js, queue.name, [1], [None])
+
+
+def test_a_stream_with_a_lower_limit_of_inactivity_is_read(nc, js, stream_name):
+    """Its limit applies instead of the threshold of the read."""
+    js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        consumer_limits=StreamConsumerLimits(inactive_threshold=2),
+    )
+    js.publish(f"{stream_name}.x", b"1")
+    assert sequences(nc, whole(js.get_stream(stream_name)), "pull") == [1]
 
 
 def test_reading_a_work_queue_removes_nothing(nc, js, stream_name, nats_server):

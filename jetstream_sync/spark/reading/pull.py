@@ -23,10 +23,11 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from ... import errors
-from ...api.consumer import ConsumerConfig
+from ...api.consumer import ConsumerConfig, ConsumerInfo
 from ...api.enums import AckPolicy, DeliverPolicy
 from ...api.pull import PullRequest, PullStatusKind, parse_pull_status
 from ...client.replies import ReplyCollector
@@ -128,7 +129,7 @@ class PullReader:
         pull = None
         try:
             # Inside the try block: the consumer may exist even if the reply was lost.
-            info = add_consumer(api, stream, self._config(name, start_seq), CREATE)
+            info = self._add_consumer(api, stream, self._config(name, start_seq))
             if not info.num_pending and len(self._filters) > 1:
                 # Servers before 2.12 find nothing for some combinations of filters.
                 self._filters, self._matches = (), subject_matcher(self._filters)
@@ -224,6 +225,15 @@ class PullReader:
         return self._task.chunk(
             sequences, subjects, headers, data, times_ns, sizes=sizes, matches=self._matches
         )
+
+    def _add_consumer(self, api: APIRequests, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+        try:
+            return add_consumer(api, stream, config, CREATE)
+        except errors.BadRequestError as error:
+            if error.err_code != errors.ErrorCode.INACTIVE_THRESHOLD_EXCESS:
+                raise
+            # Without a threshold, the limit of the stream applies.
+            return add_consumer(api, stream, replace(config, inactive_threshold=None), CREATE)
 
     def _config(self, name: str, start_seq: int) -> ConsumerConfig:
         return ConsumerConfig(
