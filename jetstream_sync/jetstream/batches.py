@@ -309,7 +309,7 @@ class Batch:
 
     def commit(self, timeout: float | timedelta | None = None) -> PubAck:
         """
-        Store the messages, all or none.
+        Store the messages, all or none, but see `JetStream.publish_batch` for storage that becomes full.
 
         Args:
             timeout: how long to wait for the acknowledgement, in seconds; ``None``: that of the batch.
@@ -420,7 +420,8 @@ class BatchAPI:
         Publish messages to one stream, which stores all or none of them (ADR-50).
 
         The stream needs `StreamConfig.allow_atomic`. The messages get contiguous sequences. With an error
-        other than `BatchUncertainError` nothing was stored.
+        other than `BatchUncertainError`, `AccountFullError` and `ServerFullError` nothing was stored: if the
+        storage becomes full in the middle of a batch, nats-server stores the first messages, up to 2.15 at least.
 
         Args:
             messages: 1 to 1000 messages: tuples of subject, payload and, optionally, headers; or `Msg` objects.
