@@ -489,10 +489,10 @@ class Task(Generic[P, R]):
 
         :meta private:
         """
+        # Not the arguments of the record: the function may change them.
+        call = sent_call(data)
+        flow = call.flow
         if self.states is not None:  # their record shows whether the call has expired
-            # The process of a handler has no record.
-            sent = sent_call(data) if context.call is None else context.call[0]
-            call, flow = SentCall(sent.args, sent.kwargs, None), sent.flow
             if flow is not None and flow.members:
                 values = context.steps.outcomes(MEMBERS, flow.members, flow.on_error)
                 call = call._replace(args=[values, *call.args])
@@ -500,7 +500,6 @@ class Task(Generic[P, R]):
             context.check_suspended()
             context.value = encoded_value(value, context.value_limit)
             return None
-        call = sent_call(data)
         return None if self._has_expired(call) else self._run(call, context)
 
     def _has_expired(self, call: SentCall) -> bool:

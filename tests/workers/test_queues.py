@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import threading
 import time
 import uuid
@@ -653,6 +654,27 @@ def test_calls_of_another_program_are_reported_once(worker, nats_server, caplog)
         wait_until(lambda: caplog.text.count("of the unknown task") >= 2, 20)
     assert caplog.text.count("does another program have the same name?") == 1
     shared_connection(nats_server.url, name=other.name).close()
+
+
+def test_a_function_may_change_its_arguments(worker, js):
+    """Neither the next attempt nor the record has the changes."""
+    seen: list[str] = []
+
+    @worker.task(name="eat", results="RESULTS", retry=Backoff(first=0.1))
+    def eat(items: list, names: dict) -> int:
+        seen.append(f"{items} {names}")
+        items.pop()
+        names["b"] = 2
+        if len(seen) == 1:
+            raise ValueError("later")
+        return len(items)
+
+    with running(worker):
+        call = eat.delay([1, 2, 3], names={"a": 1})
+        assert call.get(20 * SCALE) == 2
+    assert seen == ["[1, 2, 3] {'a': 1}"] * 2
+    record = json.loads(js.key_value("RESULTS").get(call.id).value)
+    assert (record["args"], record["kwargs"]) == ([[1, 2, 3]], {"names": {"a": 1}})
 
 
 def test_the_id_of_a_run_makes_the_id_of_a_call(worker, js):
