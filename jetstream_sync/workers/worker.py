@@ -847,8 +847,8 @@ class Worker(DefinedWorker):
     @property
     def _servers(self) -> str | Sequence[str] | None:
         # The login of a context is for its own servers.
-        has_own = self.servers or "context" in self.connection
-        return self.servers if has_own else os.environ.get("NATS_URL")
+        default = None if "context" in self.connection else os.environ.get("NATS_URL")
+        return self.servers or default
 
     def _connect_once(self) -> Connection:
         return self._connect(retry_on_failed_connect=False, allow_reconnect=False)

@@ -225,7 +225,10 @@ def test_the_domain_of_a_context(folder, hub_domain):
     other.close()
 
 
-def test_a_worker_has_the_servers_and_domain_of_its_context(folder, hub_domain, monkeypatch):
+@pytest.mark.parametrize("servers", [None, "", []])
+def test_a_worker_has_the_servers_and_domain_of_its_context(
+    folder, hub_domain, monkeypatch, servers
+):
     """A worker whose connection has a context runs on its servers, whatever ``NATS_URL`` is."""
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
     save(folder, "a", url=hub_domain.url, jetstream_domain="HUB", user="", token="")
@@ -234,7 +237,7 @@ def test_a_worker_has_the_servers_and_domain_of_its_context(folder, hub_domain, 
         stream.create_consumer(durable_name="c")
         nc.jetstream().publish("w", b"1")
     done = []
-    worker = Worker(name="w", connection={"context": "a"})
+    worker = Worker(servers, name="w", connection={"context": "a"})
 
     @worker.handler(stream="W", consumer="c")
     def keep(payload: Any) -> None:
