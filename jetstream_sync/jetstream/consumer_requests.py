@@ -180,10 +180,11 @@ def existing_consumer(
 ) -> ConsumerInfo:
     """Return the info of a consumer that has the config; raise the server's error, with what differs, if it has another."""
     name = config.name or config.durable_name or ""
-    with suppress(errors.ConsumerNotFoundError, errors.TimeoutError):
+    with suppress(errors.Error):  # the server's error is shown then
         current = consumer_info(api, stream, name).config
         text, values = explained(current, config)
-        if not (values or config.durable_name or config.inactive_threshold):
+        has_default = current.inactive_threshold == _EPHEMERAL_LIMIT and not config.durable_name
+        if has_default and not values:
             # The server compares the limit that it has set with none. It compares the rest again.
             same = replace(config, inactive_threshold=_EPHEMERAL_LIMIT)
             with suppress(errors.ConsumerExistsError):

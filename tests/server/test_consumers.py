@@ -12,9 +12,18 @@ from fixtures.internals import api_of
 from fixtures.rawnats import RawClient
 from fixtures.threads import wait_until, within
 
-from jetstream_sync import Connection, ConsumerConfig, JetStream, PullConsumer, errors
+from jetstream_sync import (
+    Connection,
+    ConsumerConfig,
+    JetStream,
+    PullConsumer,
+    StreamConsumerLimits,
+    connect,
+    errors,
+)
 from jetstream_sync.codec import encode
 from jetstream_sync.jetstream.consumer_requests import CREATE, add_consumer
+from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -87,6 +96,29 @@ def test_a_value_in_place_of_the_servers_is_another_config(stream, field):
     stream.create_consumer(name="a", **{field: 40})
     with pytest.raises(errors.ConsumerExistsError, match="has other values of fields"):
         stream.create_consumer(name="a")
+
+
+def test_another_config_below_the_limit_of_the_stream(js):
+    """The error says so also if the stream permits less than the server's default inactive_threshold."""
+    limits = StreamConsumerLimits(inactive_threshold=3)
+    stream = js.create_stream(name="LIMITED", consumer_limits=limits)
+    stream.create_consumer(name="a", ack_wait=40)
+    with pytest.raises(errors.ConsumerExistsError, match="has other values of fields"):
+        stream.create_consumer(name="a")
+
+
+def test_another_config_that_the_user_may_not_read():
+    """A user who may not read consumers gets the server's error as well."""
+    config = """authorization { users: [ { user: a, password: a, permissions: {
+        publish: { deny: "$JS.API.CONSUMER.INFO.>" } } } ] }"""
+    with (
+        NatsServer(config=config) as server,
+        connect(server.url, user="a", password="a", error_cb=lambda _: None) as nc,
+    ):
+        stream = nc.jetstream().create_stream(name="S")
+        stream.create_consumer(durable_name="a", max_deliver=3)
+        with pytest.raises(errors.ConsumerExistsError, match="already exists"):
+            stream.create_consumer(durable_name="a", max_deliver=4)
 
 
 def test_create_refuses_another_config(stream):
