@@ -27,7 +27,6 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
-from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -315,11 +314,11 @@ class _Retry(NamedTuple):
     future: PubAckFuture
 
 
-class _AckEvent(Enum):
-    """What is enqueued among the acks besides them."""
+class _Failures(NamedTuple):
+    """Messages that fail with an error: a later thread that finds it fails no others."""
 
-    DISCONNECTED = "the connection is lost"
-    DENIED = "the server refused a message"  # see ``_AckThread.denied``
+    tokens: Iterable[bytes]
+    error: errors.Error
 
 
 class _Reasons(NamedTuple):
@@ -348,7 +347,7 @@ class _AckThread:
         self._pending = pending
         self._room = room
         self._token_at = token_at
-        self._acks: Mailbox[RawMessage | _AckEvent | _Reasons] = Mailbox()
+        self._acks: Mailbox[RawMessage | _Reasons | _Failures] = Mailbox()
         self._reasons_of = reasons
         self._has_reasons = has_reasons
         # Tokens of messages that no stream has stored, and whose reason is not known yet. Subjects of those of
@@ -358,8 +357,8 @@ class _AckThread:
         self._asking = False
         # Entries to be retried, sorted by due time; used by the thread only.
         self._retries: list[_Retry] = []
-        #: Messages that the server did not permit, with its error; written by the reader.
-        self.denied: dict[bytes, errors.PermissionsError] = {}
+        #: Messages that the thread is going to fail; added by the reader.
+        self.failed: set[bytes] = set()
         #: The thread; ``None``: it was not started, or has ended. Changed by the publisher.
         self.thread: threading.Thread | None = None
         #: Whether it calls callbacks of futures.
@@ -369,9 +368,14 @@ class _AckThread:
         """Return whether it is the calling thread."""
         return threading.current_thread() is self.thread
 
-    def add(self, items: Sequence[RawMessage | _AckEvent | _Reasons]) -> None:
+    def add(self, items: Sequence[RawMessage | _Reasons | _Failures]) -> None:
         """Enqueue acks or events, and wake the thread."""
         self._acks.put(items, len(items))
+
+    def fail(self, tokens: Iterable[bytes], error: errors.Error) -> None:
+        """Let the thread fail messages after the acks that have arrived; called by the reader."""
+        self.failed.update(tokens)
+        self.add((_Failures(tokens, error),))
 
     def close(self, reason: BaseException) -> None:
         """Let the thread fail the messages that are left."""
@@ -412,13 +416,12 @@ class _AckThread:
                 check_at = now + _OVERDUE_CHECK_INTERVAL_S
             self._room.wake_all()
 
-    def _settle(self, item: RawMessage | _AckEvent | _Reasons) -> None:
-        if isinstance(item, _AckEvent):
-            if item is _AckEvent.DISCONNECTED:
-                text = "the connection was lost before the ack arrived; the message may be stored"
-                self.fail_all(errors.ConnectionLostError(text))
-            elif item is _AckEvent.DENIED:
-                self._fail_denied()
+    def _settle(self, item: RawMessage | _Reasons | _Failures) -> None:
+        if isinstance(item, _Failures):
+            for token in item.tokens:
+                self._fail(token, item.error)
+            # Only after their removal from _pending: the reader would otherwise choose them again.
+            self.failed.difference_update(item.tokens)
             return
         if isinstance(item, _Reasons):
             self._asking = False
@@ -471,15 +474,6 @@ class _AckThread:
             is_known = token in self._not_stored
             self._not_stored.discard(token)
             future.settle(errors.NoStreamResponseError(future.subject) if is_known else error)
-
-    def _fail_denied(self) -> None:
-        """Fail the messages that the server did not permit."""
-        for token in list(self.denied):
-            future = self._pending.pop(token, None)
-            # Only after its removal from _pending: the reader would otherwise choose it again.
-            error = self.denied.pop(token)
-            if future is not None:
-                future.settle(error)
 
     def _schedule_retry(self, token: bytes) -> bool:
         """Schedule a retry of a message (ADR-22); return whether there is one."""
@@ -737,9 +731,10 @@ class Publisher(MessageReceiver):
         self._room.wake_all()
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Enqueue a marker among the acks when the connection is lost."""
+        """Fail the messages that may have been sent, when the connection is lost."""
         if not connected:
-            self._acks.add((_AckEvent.DISCONNECTED,))
+            text = "the connection was lost before the ack arrived; the message may be stored"
+            self._acks.fail(self._pending.copy(), errors.ConnectionLostError(text))
 
     def on_permission_error(self, subject: bytes, error: errors.PermissionsError) -> bool:
         """Fail the last message to the subject, or all if the inbox is not permitted; return whether any."""
@@ -752,9 +747,8 @@ class Publisher(MessageReceiver):
         # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
         for token in reversed(self._pending.copy()):
             future = self._pending.get(token)
-            if future is not None and future.subject == refused and token not in self._acks.denied:
-                self._acks.denied[token] = error
-                self._acks.add((_AckEvent.DENIED,))
+            if future is not None and future.subject == refused and token not in self._acks.failed:
+                self._acks.fail([token], error)
                 return True
         return False
 
@@ -762,9 +756,7 @@ class Publisher(MessageReceiver):
         """Fail all messages; the next one subscribes again, because the permissions may change."""
         with self._start:  # not while the subscription is being created
             self._subscribed = False
-        for token in self._pending.copy():
-            self._acks.denied[token] = error
-        self._acks.add((_AckEvent.DENIED,))
+        self._acks.fail(self._pending.copy(), error)
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the ack thread, which fails the rest; in a forked child, the futures fail when they are looked at."""

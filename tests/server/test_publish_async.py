@@ -15,6 +15,7 @@ from fixtures.threads import SCALE, between, wait_until
 
 import jetstream_sync
 from jetstream_sync import JetStream, PubAck, PubAckFuture, errors
+from jetstream_sync.client.mailbox import MessageReceiver
 from jetstream_sync.jetstream import publish as publishing
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
@@ -371,6 +372,24 @@ def test_an_idle_context_has_neither_a_thread_nor_an_inbox(alone, fresh_server):
             wait_until(lambda: "nats-acks-many" not in {t.name for t in threading.enumerate()}, 10)
             assert open_subscriptions(nc) == []
     assert alone.get_stream("S").info().state.messages == 10
+
+
+def test_a_connection_that_was_lost_before_fails_no_message(js, nc, stream):
+    """The loss may be reported while the thread of an idle context ends; the next message is stored."""
+
+    class Slow(MessageReceiver):
+        """Delays the report to the context, which has subscribed later."""
+
+        def on_connection_change(self, *, connected: bool) -> None:
+            if not connected:
+                wait_until(lambda: js._publisher._acks.thread is None, 10)
+
+    core_of(nc).table.add(f"{stream.name}.slow", "", Slow())
+    js.publish_async(f"{stream.name}.a").result(5)
+    nc.reconnect()
+    wait_until(lambda: nc.stats["reconnects"], 20)
+    assert js.publish_async(f"{stream.name}.a").result(5).seq == 2
+    assert stream.info().state.messages == 2
 
 
 @pytest.mark.parametrize("how", ["close", "drain"])
