@@ -656,7 +656,8 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            append(command, size, DEFERRED, 1, False, deadline or limit)
+            end = None if limit is None else deadline or limit
+            append(command, size, DEFERRED, 1, False, end)
         except BaseException:
             self._pending.pop(token, None)
             self._room.wake_all()

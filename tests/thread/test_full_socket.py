@@ -13,6 +13,7 @@ from fixtures.threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection, errors
+from jetstream_sync.client import writer
 from jetstream_sync.client.writer import SOON
 
 #: More than the buffers of both ends of a loopback connection hold.
@@ -87,6 +88,16 @@ def test_a_request_that_finds_the_buffer_full_ends_in_time(nc):
         with within(1), pytest.raises(errors.TimeoutError):
             nc.request("service", BIG, timeout=0.1)
     assert len(core_of(nc).writer._buffer) <= size + 3 * len(BIG) + 1000
+
+
+def test_a_message_without_a_timeout_ends_its_wait_for_the_socket(nc, monkeypatch):
+    """Without a timeout, a message waits while the socket accepts data, also if it has waited for its turn before."""
+    monkeypatch.setattr(writer, "_STALL_LIMIT_S", 0.2)
+    js = nc.jetstream(timeout=None, publish_async_max_pending=1)
+    js.publish_async("first", timeout=0.3)
+    fill_alone(nc)
+    with within(3), pytest.raises(errors.TimeoutError, match="accepts no more data"):
+        js.publish_async("second")
 
 
 def test_drain_keeps_its_timeout(nc):
