@@ -47,6 +47,8 @@ class ObjectBucket:
         self.publisher = publisher
         self.name = name
         self.stream: str = stream_name(name)
+        #: Whether no direct get was refused by the permissions of the user.
+        self.may_get_direct: bool = True
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:

@@ -135,7 +135,7 @@ class Download:
         deadline = self.bucket.api.deadline(self._timeout)
         if self.info.chunks <= _FEW_CHUNKS and self.info.size <= _FEW_BYTES:
             try:
-                stored = self._get_next(deadline, direct=True)
+                stored = self._get_next(deadline, direct=self.bucket.may_get_direct)
             except errors.TimeoutError:
                 raise self._timed_out() from None
             if stored is None:
@@ -206,9 +206,10 @@ class Download:
         except errors.MessageNotFoundError:
             return None
         except errors.PermissionsError:
-            if direct:  # a user who may ask the leader only
-                return self._get_next(deadline)
-            raise
+            if not direct:
+                raise
+            self.bucket.may_get_direct = False  # this user may ask the leader only
+            return self._get_next(deadline)
 
     def _missing(self, deadline: Deadline) -> errors.Error:
         """Return the error for a chunk that is not in the stream."""

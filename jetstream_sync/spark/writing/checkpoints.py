@@ -223,15 +223,23 @@ class CheckpointStore:
         """
         batch, seqs = _atomic_batch(message), range(message.seq + 1, message.seq + 1 + count)
 
-        def is_missing(seq: int) -> bool:
-            found = self._get(MsgGetRequest(seq))
-            if found is not None:
-                return _atomic_batch(found) != batch
-            return seq > stream_info(self._api, self._stream).state.last_seq
+        def next_stored(seq: int) -> StoredMsg | None:
+            return self._get(MsgGetRequest(seq, next_by_subj=">"))
+
+        def is_behind(seq: int) -> bool:
+            found = next_stored(seq)
+            return found is None or _atomic_batch(found) != batch
 
         def stored_now() -> int:
-            is_part = count > 0 and is_missing(seqs[-1])
-            return bisect_left(seqs, True, key=is_missing) if is_part else count
+            is_part = count > 0 and is_behind(seqs[-1])
+            first = bisect_left(seqs, True, key=is_behind) if is_part else count
+            if first == count:
+                return count
+            # The first message of another writer shows where the batch ends.
+            found = next_stored(seqs[first])
+            last = None if found else stream_info(self._api, self._stream).state.last_seq
+            end = found.seq if found else (last or 0) + 1
+            return min(count, end - seqs.start)
 
         look = partial(retry_transient, stored_now, deadline, "reading a checkpoint")
         before, stored = -1, look()
