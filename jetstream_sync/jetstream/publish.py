@@ -706,12 +706,17 @@ class Publisher(MessageReceiver):
                 self._unsubscribe = partial(self._core.table.remove_deferred, subscription)
                 if self._acks.thread is None:
                     name = f"acks-{self._core.name}"
-                    run = partial(self._acks.settle_all, self._ends)
-                    self._acks.thread = spawn(name, run, self._crashed)
+                    self._acks.thread = spawn(name, self._settle_all, self._crashed)
                 self._subscribed = True
             finally:
                 if not self._subscribed and self._acks.thread is None:
                     self._core.table.remove_receiver(self)
+
+    def _settle_all(self) -> None:
+        with self._start:  # a Ctrl-C may have ended the call that started this thread
+            is_needed = self._acks.is_current()
+        if is_needed:
+            self._acks.settle_all(self._ends)
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 

@@ -18,6 +18,7 @@ from fixtures.threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import Connection
+from jetstream_sync.jetstream import publish as publishing
 
 #: A number of opcodes that is not reached: the first pass only counts.
 NEVER = 10**9
@@ -155,3 +156,20 @@ def test_an_interrupted_fetch_gives_its_messages_back(js, stream, batch):
         signal.signal(signal.SIGINT, before)
     found = consumer.fetch(10, timeout=5)
     assert [msg.metadata.num_delivered for msg in found] == [2] * 10
+
+
+@sends_ctrl_c
+@pytest.mark.matrix
+def test_an_interrupted_publisher_leaves_no_second_thread(nc, stream, monkeypatch):
+    """The next message starts the thread for acknowledgements, and a thread whose start was interrupted ends."""
+    monkeypatch.setattr(publishing, "_IDLE_CHECKS", NEVER)
+    went_off = True
+    moment = 0
+    while went_off:
+        moment += 1
+        before = set(threading.enumerate())
+        js = nc.jetstream()
+        went_off = interrupted(lambda: js.publish_async(stream.name + ".a"), moment)  # noqa: B023
+        js.publish_async(stream.name + ".a").result(5)
+        wait_until(lambda: len(set(threading.enumerate()) - before) == 1)  # noqa: B023
+    assert moment > 10
