@@ -309,7 +309,7 @@ class RequestReader(Reader):
         """Get an acknowledged message: what a mirror or a replica does not have is not missing."""
         if self._stream is None:
             return
-        message, seq = self.rng.choice(list(self.recorder.acknowledged.items()) or [("", 1)])
+        message, seq = self.rng.choice(list(self.recorder.acknowledged.copy().items()) or [("", 1)])
         try:
             found = read_payload(self._stream.get_msg(seq).data)
         except errors.NotFoundError as error:
