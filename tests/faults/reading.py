@@ -113,10 +113,12 @@ class Reader:
                 f"{self.name}: {message} was delivered {delivered} times without a fault of {self.line}"
             )
 
-    def looking(self, what: str, limit: float, look: Callable[[], list[JetStreamMsg]]) -> None:
-        """Make one call, and take the messages that it returns."""
+    def looking(
+        self, what: str, limit: float, look: Callable[[], list[JetStreamMsg]], *, waits: bool = True
+    ) -> None:
+        """Make one call, and take the messages that it returns; ``waits``: it has the time to receive one."""
         # A timeout is right if there is no message for this reader, or too little time.
-        awaited = limit >= LOOK_S and self.recorder.lag(self.name) > 0
+        awaited = waits and limit >= LOOK_S and self.recorder.lag(self.name) > 0
         try:
             with self.recorder.within(what, limit, self.line, awaited=awaited):
                 messages = look()
@@ -206,7 +208,8 @@ class NextReader(Reader):
             self._next(consumer, self.rng.choice((0.2, 1.0)))
 
     def _next(self, consumer: PullConsumer, timeout: float) -> None:
-        self.looking("next", timeout + 1, lambda: [consumer.next(timeout)])
+        waits = timeout >= LOOK_S
+        self.looking("next", timeout + 1, lambda: [consumer.next(timeout)], waits=waits)
 
 
 class _OrderedReader(Reader):
