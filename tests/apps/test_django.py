@@ -243,6 +243,15 @@ while not Path("goes-on").exists():
 """
 
 
+@pytest.fixture
+def hangup_ends() -> Iterator[None]:
+    """Have SIGHUP end the programs that a test starts, also if the tests run under ``nohup``, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("options", [["--processes", "1"], []], ids=["supervisor", "alone"])
 def test_a_hangup_during_the_imports(project, options):
     """A supervisor ignores it: what starts has the current code. A single process ends, as without this package."""
