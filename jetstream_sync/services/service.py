@@ -170,8 +170,8 @@ class EndpointGroup:
         full = ".".join(filter(None, (self._prefix, name if subject is None else subject)))
         check_callback("handler", handler)
         # Python 3.14 evaluates the annotations when they are read.
-        annotated = any(
-            getattr(handler, f"__{name}__", None) for name in ("annotate", "annotations")
+        annotated = getattr(handler, "__annotate__", None) or getattr(
+            handler, "__annotations__", None
         )
         if annotated or not inspect.isroutine(handler):
             from .typed import typed_handler  # noqa: PLC0415 - it imports the types that it converts

@@ -101,8 +101,7 @@ class KeyValue(ForeignNames):
     ``"a" in kv``, and iteration over the keys. It has no length: `KeyValueStatus.values` counts messages.
 
     A read may be answered by a replica that is behind, with an earlier value than the last one; `get()` with
-    ``consistent`` and `modify()` read from the leader. Only the leader says that a key is
-    missing.
+    ``consistent`` and `modify()` read from the leader. Only the leader says that a key is missing.
     """
 
     def __init__(

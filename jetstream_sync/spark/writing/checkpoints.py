@@ -237,9 +237,10 @@ class CheckpointStore:
                 return count
             # The first message of another writer shows where the batch ends.
             found = next_stored(seqs[first])
-            last = None if found else stream_info(self._api, self._stream).state.last_seq
-            end = found.seq if found else (last or 0) + 1
-            return min(count, end - seqs.start)
+            if found is not None:
+                return min(count, found.seq - seqs.start)
+            last = stream_info(self._api, self._stream).state.last_seq
+            return min(count, last + 1 - seqs.start)
 
         look = partial(retry_transient, stored_now, deadline, "reading a checkpoint")
         before, stored = -1, look()
