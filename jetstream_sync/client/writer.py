@@ -338,7 +338,11 @@ class Writer:
                 raise errors.TimeoutError(
                     "the server accepts no more data; the message is buffered and may be sent later"
                 )
-            self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
+            try:
+                self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
+            except BaseException:
+                self._wake_flusher()  # a KeyboardInterrupt after the release of _sending
+                raise
             if self._sender == threading.get_ident():
                 # This thread holds _sending further down its stack and would wait for itself.
                 raise errors.Error(

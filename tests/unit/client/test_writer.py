@@ -6,9 +6,11 @@ import gc
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from time import thread_time
 
 import pytest
+from fixtures.ctrl_c import interrupted, sends_ctrl_c
 from fixtures.memory import MemoryStream
 from fixtures.threads import wait_until
 
@@ -136,7 +138,7 @@ def test_what_wakes_the_flusher(writer, stream, state, call):
     """A deferred message waits for the next tick; what is urgent wakes a flusher that sleeps or ticks."""
     del stream  # attached
     writer._flusher = state
-    writer._sent_at = monotonic()  # not after a silence
+    writer._sent_at = monotonic() + 60  # not after a silence
     name, *arguments = call
     getattr(writer, name)(*arguments)
     wakes = state in WAKES[call]
@@ -204,7 +206,7 @@ def test_message_after_a_silence_is_sent_by_its_own_thread(writer, stream, flush
     writer.append(b"one", 1, flush)
     assert stream.sent == b"one"
     assert writer._flusher == _ASLEEP
-    writer._sent_at = monotonic()
+    writer._sent_at = monotonic() + 60  # not after a silence
     writer.append(b"two", 1, flush)
     assert stream.sent == b"one"
     assert writer._flusher == _AWAKE
@@ -224,6 +226,30 @@ def test_interrupt_before_a_message_is_sent_wakes_the_flusher(writer, monkeypatc
         writer.append(b"one", 1, flush)
     assert writer.pending_bytes == 3
     assert writer._flusher == _AWAKE
+
+
+@sends_ctrl_c
+def test_flusher_sends_what_an_interrupted_thread_leaves(broken):
+    """It has fallen asleep because that thread was sending; the Ctrl-C comes at any moment."""
+
+    class Sending(Narrow):
+        def send(self, data, sent):
+            writer._flusher = _ASLEEP
+            writer._work.acquire(blocking=False)
+            super().send(data, sent)
+
+    def send():
+        with suppress(TimeoutError):
+            writer._apply_backpressure(Deadline(0.0))
+
+    moment, went_off = 0, True
+    while went_off:
+        moment += 1
+        writer = Writer(100, lambda stream, error: broken.append((stream, error)))
+        stream = Sending.attached(writer, 10, 0, 0)
+        writer._buffer += bytes(_SEND_ABOVE_BYTES + 1)
+        went_off = interrupted(send, moment)
+        assert writer._flusher == _AWAKE or len(stream.sent) > _SEND_ABOVE_BYTES, moment
 
 
 def test_lone_message_for_a_full_socket_wakes_the_flusher(writer):
