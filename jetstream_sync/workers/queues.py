@@ -370,8 +370,8 @@ class TaskQueues:
         """Store a call, and its message in the stream, unless the bucket has its id: return its record then."""
         states, message, is_new = call.states, call.message(), False
         queue = call.queue.of(call.record)
-        queue.prepare()
         if states is not None:
+            queue.prepare()
             message = message._replace(revision=states.add(call.record, message.data))
             is_new = message.revision > 0
             if not is_new:

@@ -846,9 +846,9 @@ class Worker(DefinedWorker):
 
     @property
     def _servers(self) -> str | Sequence[str] | None:
-        # The login of a context is for its own servers.
-        default = None if "context" in self.connection else os.environ.get("NATS_URL")
-        return self.servers or default
+        if self.servers or "context" in self.connection:  # its login is for its own servers
+            return self.servers or None
+        return os.environ.get("NATS_URL")
 
     def _connect_once(self) -> Connection:
         return self._connect(retry_on_failed_connect=False, allow_reconnect=False)
