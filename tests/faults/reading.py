@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from jetstream_sync import Connection, JetStreamMsg, PullConsumer, Stream, errors
+from jetstream_sync import Connection, ConsumerConfig, JetStreamMsg, PullConsumer, Stream, errors
 
 from .recorder import Recorder, read_payload
 from .testbed import STREAM
@@ -277,7 +277,11 @@ class OrderedSubscriptionReader(_OrderedReader):
     """An ordered subscription."""
 
     def run(self, stop: threading.Event) -> None:
-        sub = self.js.subscribe(stream=STREAM, ordered_consumer=True, idle_heartbeat=0.5)
+        # The deletion of a consumer may be lost with a link; the server deletes it after this threshold then.
+        config = ConsumerConfig(inactive_threshold=5)
+        sub = self.js.subscribe(
+            stream=STREAM, ordered_consumer=True, idle_heartbeat=0.5, config=config
+        )
         while not stop.is_set():
             self.looking("ordered.next_msg", LOOK_S, lambda: [sub.next_msg(LOOK_S)])
         with self.recorder.within("ordered.unsubscribe", 7):
