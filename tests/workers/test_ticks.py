@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from fixtures.threads import SCALE, wait_until
@@ -86,6 +87,31 @@ def test_missed_ticks_are_skipped_and_counted(worker, js):
         wait_until(lambda: ran and outcomes(worker)["skipped"] >= 3, 20)
         assert len(ran) <= 2
         wait_until(lambda: stored_ticks(js, worker, "tick") == 0, 20)
+
+
+def test_a_clock_that_is_set_back_skips_no_tick(worker, js):
+    """A tick of an hour from now, which the server stored before its clock was corrected, is newer than no other."""
+    ran: dict[int, bool] = {}
+
+    @worker.task(name="tick", every=1)
+    def tick(ctx: Context) -> None:
+        ran[ctx.message.metadata.stream_seq] = "Worker-Stored" in ctx.message.headers
+
+    with running(worker):
+        wait_until(lambda: ran, 20)
+        subject = f"tasks.{worker.name}.default.tick.tick"
+        # As a retry of it is parked: its time is in a header.
+        headers = {
+            "Worker-Schedule": "x",
+            "Worker-Subject": subject,
+            "Worker-Stored": str(time.time_ns() + 3600 * 10**9),
+        }
+        at = datetime.now(timezone.utc) + timedelta(seconds=0.5)
+        payload = b'{"args":[],"kwargs":{}}'
+        js.schedule("parked.TASKS.x.1", payload, target=subject, at=at, headers=headers)
+        wait_until(lambda: any(ran.values()), 20)
+        seq = next(item for item, is_ahead in ran.items() if is_ahead)
+        wait_until(lambda: len([item for item in ran if item > seq]) >= 3, 20)
 
 
 def test_a_cancelled_call_and_ticks_leave_other_pending_calls_alone(worker, js):

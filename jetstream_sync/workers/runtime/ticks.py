@@ -60,8 +60,6 @@ class Ticks:
         self._is_stopping = is_stopping
         self._leases = leases
         self._stream: Stream | None = None
-        # When the newest known tick of a subject was stored. Sequences repeat in a stream that is restored.
-        self._newest: dict[str, int] = {}
 
     def rule_of(self, delivery: LeasedMessage, task: str) -> TickRule | None:
         """Return the rule of a call of a task that a schedule has made; ``None``: there is none here."""
@@ -104,13 +102,13 @@ class Ticks:
 
     def _has_newer(self, delivery: LeasedMessage) -> bool:
         subject, where = delivery.msg.subject, delivery.metadata
+        if self._stream is None:
+            self._stream = self._js.get_stream(self._queue.stream)
+        try:
+            last = self._stream.get_msg(last_by_subject=subject, consistent=True)
+        except errors.MessageNotFoundError:
+            return False
+        # By time: sequences repeat in a stream that is restored. Read each time: a clock that is set back would make
+        # an older tick newer than all that follow.
         stored = first_stored_ns(delivery.msg, where.stream, where.timestamp_ns)
-        if self._newest.get(subject, 0) <= stored:
-            if self._stream is None:
-                self._stream = self._js.get_stream(self._queue.stream)
-            try:
-                last = self._stream.get_msg(last_by_subject=subject, consistent=True)
-            except errors.MessageNotFoundError:
-                return False
-            self._newest[subject] = first_stored_ns(last, self._queue.stream, last.time_ns)
-        return self._newest[subject] > stored
+        return first_stored_ns(last, self._queue.stream, last.time_ns) > stored
