@@ -477,6 +477,25 @@ def test_the_details_of_a_call(play, js):
     play(act)
 
 
+def do_nothing() -> None:
+    """Handle a message."""
+
+
+def test_two_workers_of_a_process(play, stream, nats_server):
+    """They have the same name and the same process, and both are shown."""
+    workers = [Worker(nats_server.url, name="twins") for _ in range(2)]
+    for name, worker in zip("AB", workers, strict=True):
+        worker.handler(stream=stream.name, consumer=name)(do_nothing)
+
+    async def act(screen: Screen) -> None:
+        await screen.press("4")
+        await screen.until(lambda: screen.names == ["twins", "twins"])
+
+    with running(workers[0]), running(workers[1]):
+        wait_until(lambda: all((item.snapshot() or {}).get("not_ready") == [] for item in workers))
+        play(act)
+
+
 @pytest.mark.usefixtures("shop")
 def test_dead_letters_are_changed(play, js, stream):
     """A dead letter is requeued after a confirmation; the details have its data."""

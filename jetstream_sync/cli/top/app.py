@@ -157,8 +157,8 @@ class ViewTable(DataTable[Text]):
             return
         scrolled = self.scroll_offset
         self.clear()
-        for row, cells in zip(self.shown, lines, strict=True):
-            self.add_row(*cells, key=row.key)
+        for cells in lines:
+            self.add_row(*cells)  # without a key: two workers of a process may have the same one
         if selected is not None and selected.key in keys:
             self.move_cursor(row=keys.index(selected.key), animate=False)
         self.scroll_to(*scrolled, animate=False)
