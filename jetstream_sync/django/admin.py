@@ -54,6 +54,11 @@ class OutboxAdmin(admin.ModelAdmin):
         number = rows.update(attempts=0, error="", retry_at=None, failed_at=None)
         self.message_user(request, f"{number} messages are published by the next worker.")
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Outbox]:
+        """Return the messages without their payloads, which only the page of one shows."""
+        rows: QuerySet[Outbox] = super().get_queryset(request).defer("payload")
+        return rows
+
     def has_add_permission(self, _request: HttpRequest) -> bool:
         """Return false: messages are stored by `Outbox.publish`."""
         return False
@@ -79,7 +84,11 @@ class DeadLetterAdmin(admin.ModelAdmin):
         count, problem = 0, ""
         try:
             letters = DeadLetters(jetstream())
-            found = {f"{item.stream} {item.consumer} {item.seq}": item for item in letters.find()}
+            # With the time: a sequence repeats after a stream was created again or restored.
+            found = {
+                f"{item.stream} {item.consumer} {item.seq} {item.time.isoformat()}": item
+                for item in letters.find()
+            }
             if request.method == "POST":
                 self._act(request, letters, found)
                 return redirect(request.get_full_path())
@@ -109,8 +118,8 @@ class DeadLetterAdmin(admin.ModelAdmin):
     def _act(self, request: HttpRequest, letters: DeadLetters, found: dict[str, Any]) -> None:
         """Requeue or discard the selected dead letters; one that is requeued is discarded after that."""
         action = request.POST.get("action")
-        may = self.has_change_permission if action == "requeue" else self.has_delete_permission
-        if not may(request):
+        may = {"requeue": self.has_change_permission, "discard": self.has_delete_permission}
+        if action not in may or not may[action](request):
             raise PermissionDenied
         done = 0
         for key in request.POST.getlist("selected"):

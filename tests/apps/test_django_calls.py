@@ -324,6 +324,8 @@ def test_the_admin_page_of_dead_letters(worker, js):
             assert "args" in page
             keys = re.findall('name="selected" value="([^"]*)"', page)
             assert len(keys) == 2
+            assert client.post(url, {"selected": keys}).status_code == 403
+            assert js.get_stream("DEAD").info().state.messages == 2
             client.post(url, {"action": "requeue", "selected": keys[:1]})
             assert js.get_stream("TASKS").info().state.messages == 1
             client.post(url, {"action": "discard", "selected": keys[1:]})
