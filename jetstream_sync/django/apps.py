@@ -39,7 +39,24 @@ def check_jetstream(**_options: Any) -> list[CheckMessage]:
     except (ImproperlyConfigured, errors.InvalidArgumentError) as error:
         return [Error(str(error), id="jetstream.E001")]
     found: list[CheckMessage] = []
-    used = {*config.outbox_databases, *worker.atomic.values()}
+    outboxes = {task.outbox for task in worker.queues.tasks.values()} - {True, False}
+    used = {*config.outbox_databases, *worker.atomic.values(), *worker.atomic_steps.values()}
+    found += [
+        Error(
+            f"tasks put their calls into the outbox of the database {alias!r}, which no worker publishes",
+            hint="add it to 'outbox' in JETSTREAM",
+            id="jetstream.E004",
+        )
+        for alias in sorted(outboxes.difference(config.outbox_databases))
+    ]
+    found += [
+        Error(
+            f"the database {alias!r} has AUTOCOMMIT False: the changes of a worker would not be committed",
+            id="jetstream.E005",
+        )
+        for alias in sorted(used & settings.DATABASES.keys())
+        if not settings.DATABASES[alias].get("AUTOCOMMIT", True)
+    ]
     found += [
         Error(
             f"JETSTREAM or a handler names the database {alias!r}, which DATABASES does not have",

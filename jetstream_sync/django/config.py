@@ -88,7 +88,8 @@ class Config:
                 raise ImproperlyConfigured(f"unknown key {key!r} in the setting JETSTREAM{hint}")
         # None is the default of each key, as in the options of a worker.
         values = {key: value for key, value in given.items() if key in own and value is not None}
-        if "context" in (given.get("connection") or ()):
+        connection = values.get("connection")
+        if isinstance(connection, Mapping) and "context" in connection:
             values.setdefault("servers", None)
         found = cls(**values)
         found.others.update((key, value) for key, value in given.items() if key not in own)
@@ -98,7 +99,8 @@ class Config:
             ("name", isinstance(found.name, str), "a str"),
             ("eager", isinstance(found.eager, bool), "True or False"),
             ("timeout", _is_within(found.timeout, 0.001, sys.maxsize), "seconds above 0"),
-            ("outbox", isinstance(found.outbox, list | tuple | None), "a list of databases"),
+            ("outbox", _are_names(found.outbox), "a list of databases"),
+            ("worker", isinstance(found.worker, str), "MODULE:ATTRIBUTE"),
             ("middleware", isinstance(found.middleware, list | tuple), "a list"),
             ("max_payload", _is_within(found.max_payload, 1, sys.maxsize), "a number of bytes"),
             ("inbox_days", _is_within(found.inbox_days, 0, _MAX_DAYS), days),
@@ -121,6 +123,12 @@ class Config:
             return self.outbox
         engine = settings.DATABASES.get(DEFAULT_DB_ALIAS, {}).get("ENGINE", _NO_ENGINE)
         return () if engine == _NO_ENGINE else (DEFAULT_DB_ALIAS,)
+
+
+def _are_names(value: object) -> bool:
+    return value is None or (
+        isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    )
 
 
 def _is_within(value: object, least: float, most: float) -> bool:

@@ -19,6 +19,7 @@ from django.utils import timezone
 from .. import Headers, errors
 from ..headers import MSG_ID, encode_headers
 from ..subjects import check_publish_subject
+from ..workers.dead_letters import one_line
 from ..workers.logs import log
 from .config import Config
 
@@ -139,11 +140,13 @@ class Outbox(models.Model):
 
         """
         now = timezone.now()
-        self.attempts += 1
-        self.error = error[:500]
-        self.retry_at = None if delay is None else now + timedelta(seconds=delay)
-        self.failed_at = now if delay is None else None
-        self.save(update_fields=["attempts", "error", "retry_at", "failed_at"])
+        # Not save(): a router would choose another database, and another relay may have deleted the row.
+        Outbox.objects.using(self._state.db).filter(id=self.id).update(
+            attempts=self.attempts + 1,
+            error=one_line(error),
+            retry_at=None if delay is None else now + timedelta(seconds=delay),
+            failed_at=now if delay is None else None,
+        )
 
 
 class Inbox(models.Model):
@@ -186,6 +189,9 @@ class Inbox(models.Model):
                 cls.find(ctx, using)
                 return None
             result = call()
+            if transaction.get_rollback(using):
+                text = "the transaction would be rolled back: catch errors around an inner transaction.atomic()"
+                raise transaction.TransactionManagementError(text)
             if ctx.value is not None:
                 rows.filter(id=ctx.id).update(value=ctx.value)
             return result

@@ -32,7 +32,7 @@ from ..workers.events import spawn
 from ..workers.logs import log
 from .config import Config
 from .models import Inbox, Outbox, OutboxState
-from .publishing import jetstream
+from .publishing import connection, jetstream
 
 if TYPE_CHECKING:
     from ..workers.metrics import GaugeSnapshot
@@ -58,7 +58,6 @@ _NOT_CONNECTED: Final = (
     errors.ConnectionClosedError,
     errors.NoServersError,
     errors.OutboundBufferLimitError,
-    errors.TimeoutError,
 )
 
 _GAUGES: Final = (
@@ -112,27 +111,31 @@ class OutboxRelay:
         clean_at, clean = Deadline(0), partial(Inbox.delete_old, self._config.inbox_days)
         try:
             while not self._stopped.is_set():
-                for alias in self._databases:
-                    # The connection stays open, because it is used twice a second.
-                    self._guarded("publish the outbox", alias, self._publish_all)
+                # A batch of each, without end in a busy one. Connections stay open: they are used twice a second.
+                found = [
+                    self._guarded("publish the outbox", alias, self._publish_some)
+                    for alias in self._databases
+                ]
                 if self._config.inbox_days and clean_at.expired():
                     clean_at = Deadline(_CLEAN_S)
                     for alias in self._inbox:
                         self._guarded("delete old entries of the inbox", alias, clean)
-                self._stopped.wait(_INTERVAL_S)
+                if None in found or not any(found):
+                    self._stopped.wait(_INTERVAL_S)
         finally:
             connections.close_all()
 
-    def _guarded(self, what: str, alias: str, work: Callable[[str], object]) -> None:
-        """Do something with a database; after an error, there is a new connection next time."""
+    def _guarded(self, what: str, alias: str, work: Callable[[str], int | None]) -> int | None:
+        """Do something with a database, and return its result; after an error, there is a new connection next time."""
         try:
-            work(alias)
+            return work(alias)
         except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
             connections[alias].close()
             self._report((what, alias), f"cannot {what} in {alias!r}, trying again: {error}")
+            return None
 
-    def _publish_all(self, alias: str) -> None:
-        """Publish what is in the outbox, and read its state for the metrics if that is due."""
+    def _publish_some(self, alias: str) -> int:
+        """Publish a batch of the outbox, and read its state for the metrics if that is due; return as `publish_batch`."""
         if self._sample_at.get(alias, NO_WAIT).expired():
             self._sample_at[alias] = Deadline(_SAMPLE_S)
             try:
@@ -140,8 +143,7 @@ class OutboxRelay:
             except DatabaseError:
                 self._states.pop(alias, None)  # it is not known any more
                 raise
-        while not self._stopped.is_set() and self.publish_batch(alias):
-            pass
+        return self.publish_batch(alias)
 
     def _report(self, key: tuple[str, str], text: str) -> None:
         """Log an error, unless there was one with this key in the last minute."""
@@ -151,7 +153,7 @@ class OutboxRelay:
             log.error(text)
 
     def publish_batch(self, alias: str) -> int:
-        """Publish the first messages of an outbox, and delete their rows."""
+        """Publish the first messages of an outbox, and delete their rows; return how many there were."""
         locks = bool(connections[alias].features.has_select_for_update_skip_locked)
         # SQLite takes no write lock here, which would stop all other writers until the server answers.
         block = transaction.atomic(using=alias) if locks else contextlib.nullcontext()
@@ -186,6 +188,11 @@ class OutboxRelay:
                 try:
                     js.publish(row.subject, data, headers=headers, msg_id=row.msg_id)
                     stored.append(row.id)
+                except errors.TimeoutError as error:
+                    # Only this subject, if the server is there: others subscribe to it, and no stream answers.
+                    connection().flush(self._config.timeout)
+                    self._refuse(row, error)
+                    break
                 except _NOT_CONNECTED:
                     raise
                 except errors.Error as error:

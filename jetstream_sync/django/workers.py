@@ -148,7 +148,8 @@ class Worker(workers.Worker):
             urls = getattr(settings, "ROOT_URLCONF", None)
             options["program"] = program_of(str(urls)) if urls else options["name"]
         found = [
-            import_string(item) if isinstance(item, str) else item for item in options["middleware"]
+            _imported("middleware", item) if isinstance(item, str) else item
+            for item in options["middleware"]
         ]
         options["middleware"] = [_with_database, *found, self._in_transaction]
         super().__init__(config.servers if servers is None else servers, **options)
@@ -340,6 +341,14 @@ def _close_old_connections() -> None:
             item.close_if_unusable_or_obsolete()
 
 
+def _imported(what: str, path: Any) -> Any:
+    """Return what a dotted path names, for a setting."""
+    try:
+        return import_string(str(path).replace(":", "."))
+    except ImportError as error:
+        raise ImproperlyConfigured(f"cannot import the {what} {path!r}: {error}") from error
+
+
 @cache
 def default_worker() -> Worker:
     """Return the worker of the project, the same one in each call."""
@@ -356,13 +365,7 @@ def discover() -> None:
 def _add_handlers(worker: Worker) -> None:
     """Add the handlers of all backends in the setting ``TASKS``, also of subclasses, to a worker."""
     for alias, params in (getattr(settings, "TASKS", None) or {}).items():
-        path = params.get("BACKEND")
-        try:
-            kind = import_string(path)
-        except (ImportError, AttributeError) as error:
-            raise ImproperlyConfigured(
-                f"cannot import the backend {path!r} of TASKS: {error}"
-            ) from error
+        kind = _imported("backend of TASKS", params.get("BACKEND"))
         # Not by its class, whose module imports this one, and needs Django with tasks.
         if isinstance(kind, type) and callable(getattr(kind, "add_handlers", None)):
             backend: Any = kind(alias, params)
@@ -373,10 +376,7 @@ def find_worker(path: str | None = None) -> Worker:
     """Return a worker after the handlers of all apps are defined."""
     discover()
     path = Config.load().worker if path is None else path
-    try:
-        found = import_string(path.replace(":", "."))
-    except ImportError as error:
-        raise ImproperlyConfigured(f"cannot import the worker {path!r}: {error}") from error
+    found = _imported("worker", path)
     if not isinstance(found, Worker):
         raise ImproperlyConfigured(
             f"{path!r} is not a worker of jetstream_sync.django: create it with its class Worker"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import unittest
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 from fixtures.django import clear, count, effects, execute
+from fixtures.server import paused
 from fixtures.threads import wait_until
 from fixtures.worker import is_settled, running
 
@@ -245,6 +247,103 @@ def test_a_subject_without_a_stream_does_not_block_others(database, js, stream, 
     js.create_stream(name=f"{stream.name}_NOWHERE", subjects=["nowhere.*"])
     assert due(relay, database) == 2
     assert Outbox.state(database) == OutboxState(0, 0.0, 0)
+
+
+def test_a_subject_that_nothing_answers_does_not_block_others(database, js, nc, stream):
+    """Without a stream, and with a subscriber such as ``jsm sub '>'``, the server does not refuse: nothing replies."""
+    from django.test import override_settings
+
+    from jetstream_sync.django import connection
+    from jetstream_sync.django.models import Outbox, OutboxState
+
+    nc.subscribe("nowhere.>")
+    nc.flush()
+    with override_settings(JETSTREAM=setting_with(timeout=0.5)):
+        Outbox.publish("nowhere.a", b"1", using=database)
+        Outbox.publish(f"{stream.name}.a", b"2", using=database)
+        relay = new_relay()
+        while relay.publish_batch(database):
+            pass
+        assert stored(stream) == [b"2"]
+        assert Outbox.state(database) == OutboxState(1, ANY, 0)
+        js.create_stream(name=f"{stream.name}_NOWHERE", subjects=["nowhere.*"])
+        assert due(relay, database) == 1
+        assert Outbox.state(database) == OutboxState(0, 0.0, 0)
+        connection().close()
+
+
+def setting_with(**values: Any) -> dict[str, Any]:
+    """Return the setting ``JETSTREAM`` with other values."""
+    from django.conf import settings
+
+    return {**settings.JETSTREAM, **values}
+
+
+def test_a_silent_server_delays_no_subject(database, fresh_server):
+    """Nothing was refused: the messages are published as soon as the server answers."""
+    from django.test import override_settings
+
+    from jetstream_sync.django import connection
+    from jetstream_sync.django.models import Outbox
+
+    setting = setting_with(servers=fresh_server.url, timeout=0.5)
+    with override_settings(JETSTREAM=setting):
+        connection().jetstream().create_stream(name="S", subjects=["s"])
+        Outbox.publish("s", b"1", using=database)
+        relay = new_relay()
+        with paused(fresh_server), pytest.raises(TimeoutError):
+            relay.publish_batch(database)
+        assert Outbox.objects.using(database).get().attempts == 0
+        assert relay.publish_batch(database) == 1
+        connection().close()
+
+
+def test_a_busy_database_does_not_keep_another_waiting(database, stream):
+    """The outbox of one database never becomes empty; that of the next one is published all the same."""
+    from django.db.models.signals import pre_delete
+    from django.test import override_settings
+
+    from jetstream_sync.django.models import Outbox
+
+    other = "postgres" if database == "default" else "default"
+
+    def publish_another(using: str, **_: Any) -> None:
+        if using == database:
+            Outbox.publish(f"{stream.name}.busy", using=database)
+
+    Outbox.publish(f"{stream.name}.busy", using=database)
+    Outbox.publish(f"{stream.name}.a", b"other", using=other)
+    pre_delete.connect(publish_another, sender=Outbox)
+    try:
+        with override_settings(JETSTREAM=setting_with(outbox=[database, other])):
+            relay = new_relay()
+            with relay.running(lambda _error: None):
+                wait_until(lambda: count(other, "jetstream_outbox") == 0, 20)
+    finally:
+        pre_delete.disconnect(publish_another, sender=Outbox)
+        clear(other)
+
+
+def test_a_router_does_not_choose_the_row_of_a_refused_message(database):
+    """A project that writes to its primary database: rows of two databases have the same primary key."""
+    from django.test import override_settings
+
+    from jetstream_sync.django.models import Outbox
+
+    other = "postgres" if database == "default" else "default"
+
+    class Router:
+        def db_for_write(self, *_: Any, **_hints: Any) -> str:
+            return other
+
+    for alias in (database, other):
+        Outbox.publish("nowhere.a", using=alias)
+        Outbox.objects.using(alias).update(id=7)
+    with override_settings(DATABASE_ROUTERS=[Router()]):
+        assert new_relay().publish_batch(database) == 1
+    attempts = [Outbox.objects.using(alias).get().attempts for alias in (database, other)]
+    assert attempts == [1, 0]
+    clear(other)
 
 
 def due(relay: Any, database: str) -> int:
@@ -525,6 +624,30 @@ def test_an_integrity_error_of_the_handler_is_not_taken_for_a_second_run(databas
 
 
 @pytest.mark.usefixtures("django_project")
+def test_a_handler_that_catches_an_error_of_its_transaction(database, js, stream):
+    """The database rolls back all of it, so the message is not acknowledged; a block of its own is rolled back alone."""
+    from django.db import IntegrityError, transaction
+
+    from jetstream_sync.django.models import Inbox
+
+    worker = new_worker()
+    attempts: list[int] = []
+
+    @worker.handler(stream=stream.name, consumer="C", atomic=database, retry=FAST)
+    def handle(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        execute(database, "INSERT INTO effects VALUES ('paid')")
+        block = transaction.atomic(using=database) if ctx.attempt > 1 else nullcontext()
+        with suppress(IntegrityError), block:
+            Inbox(id=ctx.id).save(using=database, force_insert=True)
+
+    js.publish(f"{stream.name}.x", b"")
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"), 20)
+    assert effects(database) == ["paid"]
+    assert attempts == [1, 2]
+
+
 def test_a_batch_cannot_be_atomic():
     """The inbox has one row per message, and a batch may fail in parts."""
     worker = new_worker()
@@ -701,6 +824,29 @@ def test_warnings_of_the_checks():
             assert {check.id for check in run_checks()} == {"jetstream.W001", "jetstream.W002"}
         finally:
             settings.DATABASES.update(checked)
+    default_worker.cache_clear()
+
+
+@pytest.mark.usefixtures("django_project")
+def test_what_would_not_be_committed_or_published_is_an_error():
+    """A database without autocommit, and an outbox that no worker reads."""
+    from django.conf import settings
+    from django.test import override_settings
+
+    from jetstream_sync.django.apps import check_jetstream
+    from jetstream_sync.django.workers import default_worker
+
+    default_worker.cache_clear()
+    with override_settings(JETSTREAM={"name": "shop", "dead_letters": "DEAD"}):
+        default_worker().task(outbox="postgres", name="one")(print_nothing)
+        default_worker().task(outbox=True, name="two")(print_nothing)
+        assert [check.id for check in check_jetstream()] == ["jetstream.E004"]
+        settings.DATABASES["default"]["AUTOCOMMIT"] = False
+        try:
+            ids = [check.id for check in check_jetstream()]
+        finally:
+            settings.DATABASES["default"]["AUTOCOMMIT"] = True
+        assert ids == ["jetstream.E004", "jetstream.E005"]
     default_worker.cache_clear()
 
 
