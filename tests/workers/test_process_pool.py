@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -86,6 +87,31 @@ def handle(data, ctx: Context):
     assert dead_letter(js, b"exit")["Dead-Reason"].endswith("ended with exit status 7")
     for payload in (b"loop", b"lock"):
         assert dead_letter(js, payload)["Dead-Error"] == "HandlerTimeoutError"
+
+
+def test_a_suspended_process_does_not_read_its_message(js, stream, nats_server, tmp_path):
+    """A message that is larger than the pipe waits to be written; the timeout ends that, and the process."""
+    code = f"""
+from jetstream_sync.workers.runtime import processes
+processes._KILL_GRACE_S = 1.0
+worker = Worker(name="pool", dead_letters="DEAD")
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", concurrency=1, pool="processes", timeout=1,
+    retry=Backoff(first=0.1, attempts=2),
+)
+def handle(data):
+    record(f"{{os.getpid()}} {{len(data)}}")
+"""
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        publish_texts(js, stream, "1")
+        before = int(worker.wait_runs(1)[0].split()[0])
+        os.kill(before, signal.SIGSTOP)
+        js.publish(f"{stream.name}.a", bytes(900_000))
+        pid, size = worker.wait_runs(2)[1].split()
+        assert (int(pid) != before, size) == (True, "900000")
+        assert not exists(before)
+        wait_until(lambda: is_settled(stream))
 
 
 def test_a_context_works_in_a_process(js, stream, nats_server, tmp_path):

@@ -179,6 +179,8 @@ class Runner:
             return
         for delivery in new:
             delivery.observer.count("timeouts")
+            if self.processes is not None:
+                self.processes.kill(delivery)  # it is suspended, and does not read the message
         # The messages of a batch share the thread, and have one record.
         for delivery in {item.thread: item for item in new}.values():
             frame = sys._current_frames().get(delivery.thread)  # noqa: SLF001 - documented for this use
