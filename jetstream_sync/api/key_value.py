@@ -102,7 +102,7 @@ def changed_fields(config: BucketConfig, current: StreamConfig) -> dict[str, Any
     fields = config.stream_fields()
     if config.compression and is_compressed(current):
         del fields["compression"]
-    if "max_age" in fields:
+    if fields.get("max_age", current.max_age) != current.max_age:
         fields["duplicate_window"] = duplicate_window(fields["max_age"])
     return fields
 
@@ -203,6 +203,8 @@ def _given_fields(config: KeyValueConfig, current: StreamConfig) -> dict[str, An
     if config.limit_marker_ttl is not None:
         own["subject_delete_marker_ttl"] = config.limit_marker_ttl
         own["allow_msg_ttl"] = True if config.limit_marker_ttl else None
+    if config.mirror is not None:
+        own["mirror"] = replace(config.mirror, name=_prefixed(config.mirror.name))
     if config.sources is not None:
         own["sources"] = [
             source if source in known else _source(source, config.bucket)
@@ -234,7 +236,6 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
         fields["subjects"] = [f"{KEYS_PREFIX}{config.bucket}.>"]
         fields["duplicate_window"] = duplicate_window(timedelta(0))
     else:
-        fields["mirror"] = replace(config.mirror, name=_prefixed(config.mirror.name))
         fields["mirror_direct"] = True
     return StreamConfig(**(fields | _given_fields(config, StreamConfig(name=fields["name"]))))
 
@@ -313,7 +314,7 @@ class KeyValueStatus(Frozen):
             **shared_fields(stream),
             bucket=self.bucket if is_bucket_name(self.bucket) else "_",
             max_value_size=stream.max_msg_size,
-            history=min(max(1, self.history), MAX_HISTORY),
+            history=self.history if 1 <= self.history <= MAX_HISTORY else None,
             limit_marker_ttl=self.limit_marker_ttl,
             republish=stream.republish,
             mirror=stream.mirror,

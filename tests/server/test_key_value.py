@@ -90,6 +90,22 @@ def test_the_config_of_a_bucket_of_another_client(js, bucket):
     js.update_key_value(replace(config, description="new"))
     stored = js.get_stream(f"KV_{bucket}").cached_info.config
     assert (stored.sources, stored.description) == ([source], "new")
+    # Without a limit of its history, with more than this client allows, and with a longer window.
+    for history in (-1, 70):
+        kept = js.create_or_update_stream(
+            name=f"KV_{bucket}_H",
+            subjects=[f"$KV.{bucket}_H.>"],
+            max_msgs_per_subject=history,
+            max_age=3600,
+            duplicate_window=1800,
+        ).name
+        kv = js.key_value(f"{bucket}_H")
+        for _ in range(70):
+            kv.put("a", b"")
+        js.update_key_value(replace(kv.status().config, description="new"))
+        info = js.get_stream(kept).cached_info
+        assert (info.state.messages, info.config.max_msgs_per_subject) == (70, history)
+        assert info.config.duplicate_window == timedelta(minutes=30)
     js.create_stream(name="OBJ_\u00e9", subjects=["$O.e.C.>", "$O.e.M.>"])
     assert [status.config.bucket for status in js.list_object_stores()] == ["_"]
     js.delete_stream("OBJ_\u00e9")
@@ -674,6 +690,21 @@ def test_mirror_that_lags(js, kv, bucket, renamed):
     assert kv["a"] == b"13"
     mirror.modify("a", lambda _: None)
     assert "a" not in kv
+
+
+def test_another_mirror_is_refused(js, bucket):
+    """An update with the same mirror changes the other fields; another one is an error of the server."""
+    js.create_key_value(bucket=bucket)
+    js.create_key_value(bucket=f"{bucket}-m", mirror=StreamSource(name=bucket))
+    same = js.update_key_value(
+        bucket=f"{bucket}-m", mirror=StreamSource(name=bucket), description="d"
+    ).status()
+    assert same.config.description == "d"
+    js.update_key_value(replace(same.config, description="e"))
+    with pytest.raises(errors.APIError, match="mirror"):
+        js.update_key_value(bucket=f"{bucket}-m", mirror=StreamSource(name="other"))
+    config = js.key_value(f"{bucket}-m").status().config
+    assert (config.mirror and config.mirror.name, config.description) == (f"KV_{bucket}", "e")
 
 
 def test_sources(js, kv, bucket):
