@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -66,6 +67,9 @@ _MAX_RETRY_WAIT_S: Final = 2.0
 #: Maximum number of subjects in the error for a batch that no stream stores.
 _MAX_NAMED: Final = 3
 
+#: Matches the headers that a batch sets itself: a stored message has those of the batch with which it was published,
+#: and its commit would end another batch early.
+_OWN_LINES: Final = re.compile(rb"(?m)^Nats-Batch-(?:Id|Sequence|Commit):[^\r\n]*\r\n")
 #: Queued in place of a reply when a batch has failed.
 _FAILED: Final[RawMessage] = (b"", b"", b"", b"")
 
@@ -286,7 +290,7 @@ class Batch:
         if len(payload) > self._core.max_payload:
             raise errors.MaxPayloadError(len(payload), self._core.max_payload)
         if headers:
-            lines += encode_header_lines(headers)
+            lines += _OWN_LINES.sub(b"", encode_header_lines(headers))
             self._check_headers(headers)
         self._items.append(EncodedMessage(where, lines, payload))
 

@@ -84,6 +84,29 @@ def test_messages_with_headers_and_received_messages(nc, js, target):
 
 
 @atomic
+def test_messages_of_an_earlier_batch(nc, js, target):
+    """The last message of a batch, which has its commit, ends no other batch."""
+    js.publish_batch([(f"{target.name}.{number}", b"%d" % number) for number in range(3)])
+    stored = target.get_msgs(max_messages=3)
+    assert [item.headers and item.headers["Nats-Batch-Sequence"] for item in stored] == list("123")
+    again = [(item.subject, item.data, item.headers) for item in reversed(stored)]
+    ack = js.publish_batch(again)
+    assert (ack.seq, ack.batch_size) == (6, 3)
+    found = target.get_msgs(max_messages=3, seq=4)
+    assert [item.data for item in found] == [b"2", b"1", b"0"]
+    assert [item.headers and item.headers.get_all("Nats-Batch-Id") for item in found] == [
+        [ack.batch_id]
+    ] * 3
+    with nc.subscribe(f"{target.name}.own") as own:
+        nc.publish(f"{target.name}.own", headers={"Nats-Batch-Commit": "eob", "A": "1"})
+        message = own.next_msg(timeout=5.0)
+    assert js.publish_batch([message, message]).batch_size == 2
+    last = target.get_msg(last_by_subject=f"{target.name}.own")
+    assert last.headers
+    assert (last.headers["A"], last.headers.get_all("Nats-Batch-Commit")) == ("1", ["1"])
+
+
+@atomic
 def test_an_exception_in_the_block_abandons_the_batch(js, target):
     """Nothing is sent, and the exception is raised."""
     with pytest.raises(KeyError), js.batch() as batch:
