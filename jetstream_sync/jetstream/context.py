@@ -124,7 +124,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
         The restored messages keep their sequences, and the consumers their positions. If the restore fails,
         also with an error of ``data`` or a Ctrl-C, the partial stream is deleted, provided that a server can
-        be reached within 10 seconds.
+        be reached within 10 seconds. A stream with all messages is kept if the reply to the last chunk was lost:
+        another client may have restored it at the same time.
 
         Args:
             info: the info of the snapshot. Its config may be changed, for example the number of replicas,

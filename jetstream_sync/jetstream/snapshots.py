@@ -234,20 +234,21 @@ def _restore(
     except errors.RestoreNameInUseError:
         raise  # another client created the stream meanwhile
     except BaseException:
+        is_ours = False
         if api.core.address is not None:  # otherwise the server ends the restore by itself
             with suppress(errors.Error):
-                sender.send(b"", api.deadline(timeout))
-        _remove_part(api, info, Deadline(_CLEANUP_TIMEOUT_S))
+                is_ours = bool(sender.send(b"", api.deadline(timeout)))  # all data was there
+        _remove_part(api, info, is_ours, Deadline(_CLEANUP_TIMEOUT_S))
         raise
 
 
-def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> None:
-    """Delete a partly restored stream, if there is one; raise nothing."""
+def _remove_part(api: APIRequests, info: SnapshotInfo, is_ours: bool, deadline: Deadline) -> None:
+    """Delete what was restored, if the stream is ours or partly restored; raise nothing."""
     # From server 2.15 on, the stream is visible during a restore and remains after an abort. A
     # cluster may keep the name reserved without a stream.
     name = info.config.name
     try:
-        if _is_partial(api, info, deadline):
+        if is_ours or _is_partial(api, info, deadline):
             api.ask(api.routes.to("STREAM.DELETE", name), None, deadline)
     except errors.NotFoundError:
         return
@@ -256,12 +257,14 @@ def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> No
 
 
 def _is_partial(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
-    """Return whether there is a stream with restored messages only: none is newer than the snapshot."""
+    """Return whether there is a stream with some of the messages of the snapshot, and no newer ones."""
     name = info.config.name
     try:
         found = info_of(api.ask(api.routes.to("STREAM.INFO", name), None, deadline))
     except errors.NotFoundError:
         return name in api.names(api.routes.to("STREAM.NAMES"), "streams", deadline=deadline)
+    if found.state.last_seq >= info.state.last_seq:
+        return False  # another client may have restored it, too
     if not found.state.messages:
         return found.config.subjects == info.config.subjects
     last, end = found.state.last_ts, info.state.last_ts

@@ -278,6 +278,23 @@ def test_a_stream_of_another_client_is_not_removed(js, orders):
     assert js.get_stream(orders.name).cached_info.state.messages == 1
 
 
+@pytest.mark.parametrize("part", [2, 1])
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), KeyboardInterrupt()])
+def test_the_same_restore_of_another_client_is_not_removed(js, orders, part, error):
+    """A restore that fails keeps the stream that another client has restored meanwhile."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+
+    def meanwhile() -> Iterator[bytes]:
+        js.restore_stream(info, io.BytesIO(data))
+        yield from pieces_until(data[: len(data) // part], error)
+
+    with pytest.raises(type(error)):
+        js.restore_stream(info, meanwhile())
+    state = js.get_stream(orders.name).cached_info.state
+    assert (state.messages, state.consumer_count) == (498, 1)
+
+
 # --- links that break ---------------------------------------------------------------------------
 
 
