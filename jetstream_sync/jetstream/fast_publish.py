@@ -77,6 +77,9 @@ class _Flow(Inbox):
         self.acked = 0
         #: The highest batch sequence that may be sent; the second message waits for the first reply.
         self.limit = 1
+        #: The last message that the server has acknowledged or refused, and how many may be sent after it.
+        self._processed = 0
+        self._ahead = 0
         #: Number of messages from the server.
         self.heard = 0
         #: The acknowledgement or the error that ended the batch.
@@ -120,7 +123,8 @@ class _Flow(Inbox):
         kind = response.get("type")
         if kind == "ack":
             self.acked = max(self.acked, int(response["seq"]))
-            self.limit = self.acked + max(1, int(response["msgs"])) * self._outstanding
+            self._ahead = max(1, int(response["msgs"])) * self._outstanding
+            self._advance(self.acked)
         elif kind == "gap":
             self.gaps.append(range(int(response["last_seq"]), int(response["seq"])))
             self.first_lost = self.first_lost or self.gaps[-1].start
@@ -130,8 +134,15 @@ class _Flow(Inbox):
                 self._end(error)
             else:
                 self.refused.append((int(response["seq"]), error))
+                # While the server refuses messages, it acknowledges none.
+                self._advance(self.refused[-1][0])
         else:
             self._committed(response)
+
+    def _advance(self, seq: int) -> None:
+        """Allow more messages after one that was processed."""
+        self._processed = max(self._processed, seq)
+        self.limit = self._processed + self._ahead
 
     def _committed(self, response: dict[str, Any]) -> None:
         """Process the acknowledgement that ends the batch."""

@@ -245,6 +245,23 @@ def test_refusals_are_typed(js, target, stream_name):
 
 
 @fast_server
+def test_many_refusals_in_a_row_do_not_stall(js, target):
+    """With ``gaps="ok"``, the publish of a full stream goes on, and what has room again is stored."""
+    js.update_stream(replace(target.cached_info.config, max_msgs=8, discard="new"))
+    with within(30.0), js.fast_publish(gaps="ok", flow=5, timeout=2) as fast:
+        for number in range(1, 61):
+            if number == 51:
+                wait_until(lambda: len(fast.refused) == 42)
+                target.purge()
+            assert fast.add(f"{target.name}.a") == number
+        ack = fast.commit()
+    assert ack.batch_size == 60
+    assert [number for number, _ in fast.refused][:42] == list(range(9, 51))
+    state = target.info().state
+    assert (state.messages, state.last_seq) == (8, 16)
+
+
+@fast_server
 @pytest.mark.parametrize("gaps", ["fail", "ok"])
 def test_messages_that_the_stream_had_before_are_a_success(js, target, gaps):
     """A program that publishes again after a crash sends messages whose ids are known."""
