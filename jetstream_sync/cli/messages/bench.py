@@ -295,32 +295,6 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
                 note(settings, f"warning: stream {workload.name} could not be deleted: {error}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchResult:
-    """The result of all clients."""
-
-    clients: int
-    #: Number of messages of all clients together.
-    messages: int
-    #: From the start of the first client to the end of the last one.
-    seconds: float
-    #: Latencies in nanoseconds.
-    samples: list[int]
-
-    @property
-    def rate(self) -> float:
-        """Messages per second of all clients together."""
-        return self.messages / self.seconds if self.seconds else 0.0
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed while the clients worked."""
-
-    def __init__(self, outcome: BenchResult) -> None:
-        super().__init__(outcome)
-        self.outcome = outcome
-
-
 class _Client:
     """
     One client: its connection, its thread and its measurements.
@@ -329,11 +303,7 @@ class _Client:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        nc: Connection,
-        kind: BenchKind,
-        workload: Workload,
+        self, settings: Settings, nc: Connection, kind: BenchKind, workload: Workload
     ) -> None:
         self.meter = Meter()
         self.nc = nc
@@ -360,34 +330,10 @@ class _Client:
         self.failure = error
 
 
-def run_clients(
-    settings: Settings,
-    kind: BenchKind,
-    workloads: Sequence[Workload],
-    show: Callable[[int], Any],
-) -> BenchResult:
-    """Run all clients at the same time, each with its workload."""
-    with ExitStack() as connections:
-        # All clients are connected before the first one starts.
-        clients = [
-            _Client(settings, connections.enter_context(settings.connection()), kind, workload)
-            for workload in workloads
-        ]
-        try:
-            for client in clients:
-                client.start()
-            _watch(clients, show)
-        except KeyboardInterrupt:
-            _stop(clients)
-            raise Interrupted(_outcome(clients)) from None
-        except BaseException:
-            _stop(clients)
-            raise
-        return _outcome(clients)
-
-
-def _watch(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
-    """Wait until all clients have ended; raise the error of a client that failed."""
+def _run(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
+    """Run all clients at the same time until they have ended; raise the error of a client that failed."""
+    for client in clients:
+        client.start()
     working = list(clients)
     while working:
         working[0].wait(_PROGRESS_INTERVAL_S)
@@ -407,18 +353,6 @@ def _stop(clients: Sequence[_Client]) -> None:
     for client in clients:
         client.nc.close()
         client.wait(_STOP_TIMEOUT_S)
-
-
-def _outcome(clients: Sequence[_Client]) -> BenchResult:
-    meters = [client.meter for client in clients]
-    started = min((meter.started for meter in meters if meter.started), default=0.0)
-    ended = max(meter.ended for meter in meters)
-    return BenchResult(
-        clients=len(clients),
-        messages=sum(meter.done for meter in meters),
-        seconds=max(0.0, ended - started) if started else 0.0,
-        samples=[sample for meter in meters for sample in meter.samples],
-    )
 
 
 def _split(workload: Workload, clients: int, *, each: bool) -> Iterator[Workload]:
@@ -479,11 +413,12 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
             "--clients N",
             "Number of clients, each with its own connection and thread.",
             click.IntRange(1, 256),
+            to="number",
             default=1,
         ),
         *more,
     )
-    def measure(settings: Settings, clients: int, given: str | None = None, **options: Any) -> None:
+    def measure(settings: Settings, number: int, given: str | None = None, **options: Any) -> None:
         own = uuid.uuid4().hex[:12]
         if "subject" in options:
             allow_one({"SUBJECT": given, "--subject": options["subject"]})
@@ -491,48 +426,62 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
         options = {"subject": f"jsm.bench.{own}", **options}
         check_publish_subject(options["subject"])
         workload = Workload(name=f"JSM_BENCH_{own}", **options)
-        workloads = list(_split(workload, clients, each=kind.each))
+        workloads = list(_split(workload, number, each=kind.each))
         total = sum(workload.count for workload in workloads)
-        with _prepared(settings, kind, workload):
+        with _prepared(settings, kind, workload), ExitStack() as connections:
+            # All clients are connected before the first one starts.
+            clients = [
+                _Client(settings, connections.enter_context(settings.connection()), kind, part)
+                for part in workloads
+            ]
             try:
                 with show_progress(settings.env, kind.title, total) as show:
-                    outcome = run_clients(settings, kind, workloads, show)
-            except Interrupted as stopped:
-                line = _summary(stopped.outcome, workload.size)
-                settings.env.stderr.write(f"\n{kind.title}: {line}\n")
+                    _run(clients, show)
+            except BaseException as error:
+                _stop(clients)
+                if isinstance(error, KeyboardInterrupt):
+                    line = _summary(_document(kind, clients, workload))
+                    settings.env.stderr.write(f"\n{kind.title}: {line}\n")
                 raise
-        document = _document(kind, outcome, workload)
-        lines = [Field("Result", lambda _: _summary(outcome, workload.size))]
+            document = _document(kind, clients, workload)
         show_blocks(
             settings,
             document,
-            Block("", lines, document),
+            Block("", [Field("Result", _summary)], document),
             Block(f"Latency: {kind.latency}", _LATENCY, document["latency"]),
-            heading=kind.title + (f", {clients} clients" if clients > 1 else ""),
+            heading=kind.title + (f", {len(clients)} clients" if len(clients) > 1 else ""),
         )
 
     return measure
 
 
-def _summary(outcome: BenchResult, bytes_each: int) -> str:
+def _summary(document: dict[str, Any]) -> str:
     """Return one line with the number of messages and the rates."""
     return (
-        f"{count_text(outcome.messages)} messages of {size(bytes_each)} in {outcome.seconds:.2f} s: "
-        f"{outcome.rate:,.0f} msgs/s, {size(int(outcome.rate * bytes_each))}/s"
+        f"{count_text(document['messages'])} messages of {size(document['size_bytes'])} in "
+        f"{document['seconds']:.2f} s: {document['messages_per_second']:,.0f} msgs/s, "
+        f"{size(int(document['bytes_per_second']))}/s"
     )
 
 
-def _document(kind: BenchKind, outcome: BenchResult, workload: Workload) -> dict[str, Any]:
+def _document(kind: BenchKind, clients: Sequence[_Client], workload: Workload) -> dict[str, Any]:
+    """Return the measurements of all clients, from the start of the first one to the end of the last one."""
+    meters = [client.meter for client in clients]
+    started = min((meter.started for meter in meters if meter.started), default=0.0)
+    seconds = max(0.0, max(meter.ended for meter in meters) - started) if started else 0.0
+    messages = sum(meter.done for meter in meters)
+    rate = messages / seconds if seconds else 0.0
+    samples = [sample for meter in meters for sample in meter.samples]
     return {
         "kind": kind.path,
         "title": kind.title,
-        "clients": outcome.clients,
-        "messages": outcome.messages,
+        "clients": len(clients),
+        "messages": messages,
         "size_bytes": workload.size,
-        "seconds": outcome.seconds,
-        "messages_per_second": outcome.rate,
-        "bytes_per_second": outcome.rate * workload.size,
-        "latency": {"of": kind.latency, **_latency(outcome.samples)},
+        "seconds": seconds,
+        "messages_per_second": rate,
+        "bytes_per_second": rate * workload.size,
+        "latency": {"of": kind.latency, **_latency(samples)},
     }
 
 
