@@ -239,7 +239,7 @@ _CONSUMER: Final = {
         "nfo i",
         shortcuts={"state": ("--state",)},
     ),
-    "next": Entry("Fetch and acknowledge messages.", "messages.receive", "n"),
+    "next": Entry("Fetch and acknowledge messages.", "messages.receive:consumer_next", "n"),
     "sub": Entry("Show a consumer's messages as they arrive.", "messages.receive:consumer_sub"),
     "sample": Entry("Show acknowledgement samples as they arrive.", "messages.events"),
     "edit": Entry("Change a consumer.", "consumers.change", "update"),

@@ -21,7 +21,7 @@ from ..shared.settings import Settings, command
 from ..shared.status import CommandError
 from ..shared.system import parsed
 from ..shared.values import ANY_CASE_PATTERN, option, stop_options
-from .reading import CoreSource, check_received
+from .receive import CoreSource, check_received
 
 _ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
 _METRICS: Final = "$JS.EVENT.METRIC.>"

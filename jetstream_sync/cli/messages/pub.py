@@ -30,7 +30,7 @@ from ..shared.values import (
     with_options,
 )
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
-from .reading import raise_if_ended
+from .receive import raise_if_ended
 from .view import MessageWriter, header_lines
 
 if TYPE_CHECKING:

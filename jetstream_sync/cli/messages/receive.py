@@ -1,19 +1,41 @@
-"""``jsm sub``, ``consumer next`` and ``consumer sub``: show messages as they arrive."""
+"""
+``jsm sub``, ``consumer next`` and ``consumer sub``: receive, show and acknowledge messages.
+
+Every message is shown before it is acknowledged, so a message that fails to be written is redelivered.
+Messages that were received but not shown, after Ctrl-C or a broken pipe, get a nak, so that the server
+redelivers them without waiting for the ack wait.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from ... import DeliverPolicy, errors
+from ... import AckPolicy, ConsumerConfig, DeliverPolicy, JetStreamMsg, errors
+from ...durations import counted
 from ...exit_status import ExitStatus
-from ...subjects import check_stream_name, check_subject
+from ...net.clock import Deadline, monotonic
+from ...subjects import check_stream_name, check_subject, subject_matches
 from ..shared.env import readable
-from ..shared.long_running import reconnect_options
-from ..shared.names import complete_stream, consumer_arguments, find_consumer, find_pull, title
-from ..shared.output import announce, note, when
+from ..shared.long_running import reconnect_options, wait_interruptibly
+from ..shared.names import (
+    complete_stream,
+    consumer_arguments,
+    find_consumer,
+    find_pull,
+    named_stream,
+    title,
+)
+from ..shared.output import announce, note, say, when
 from ..shared.output import count as with_separators
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, one_line
@@ -29,23 +51,474 @@ from ..shared.values import (
     with_options,
 )
 from .outgoing import PermissionWatch
-from .reading import (
-    CoreSource,
-    MatchingSource,
-    NowSource,
-    PullSource,
-    PushSource,
-    ReadLoop,
-    Settle,
-    Source,
-    StreamStart,
-    check_received,
-    stream_source,
-)
-from .view import FORMAT_HELP, MessageWriter, SubWriter, header_lines
+from .view import FORMAT_HELP, MessageWriter, SubWriter, header_lines, is_delivery
 
 if TYPE_CHECKING:
-    from ... import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
+    from ... import (
+        Connection,
+        ConsumerInfo,
+        ContinuousOptions,
+        JetStream,
+        MessageIterator,
+        Msg,
+        OrderedConsumer,
+        OrderedMessages,
+        PullConsumer,
+        PushSubscription,
+        Subscription,
+    )
+
+#: Timeout for messages in flight when reading ends, in seconds.
+_DRAIN_TIMEOUT_S = 1.0
+#: The maximum number of queued messages from several subscriptions.
+_MAX_QUEUED = 1000
+
+
+# --- sources ----------------------------------------------------------------------------------
+
+
+class Source(Protocol):
+    """A source of messages."""
+
+    def next(self, timeout: float | None) -> Msg | None:
+        """Return the next message; ``None`` at the end. Raise `TimeoutError` after ``timeout`` seconds."""
+
+    def end(self) -> None:
+        """Request no more messages; received ones are available with a ``timeout`` of 0."""
+
+
+class PullSource:
+    """
+    A continuous pull; with ``to_end`` it ends when no message is pending, as ``at_end`` says of now.
+
+    `pending`: with ``to_end``, is called when no message arrived for `patience` seconds, and returns how many are
+    pending, or a negative number if they may come later.
+    """
+
+    def __init__(
+        self,
+        messages: MessageIterator | OrderedMessages,
+        *,
+        ordered: OrderedConsumer | None = None,
+        to_end: bool = False,
+        at_end: bool = False,
+        pending: Callable[[], int] | None = None,
+        patience: float = 0.0,
+    ) -> None:
+        self._pending = pending
+        self._patience_s = patience
+        self._patience = Deadline(patience)
+        self._messages = messages
+        self._ordered = ordered
+        self._to_end = to_end
+        self._at_end = to_end and at_end
+
+    def next(self, timeout: float | None) -> JetStreamMsg | None:
+        """Return the next message."""
+        if self._at_end:
+            return None
+        try:
+            msg = self._messages.next(timeout)
+        except errors.IteratorClosedError:
+            return None
+        except errors.TimeoutError:
+            if self._to_end and self._pending is not None and self._patience.expired():
+                self._check_pending(self._pending)
+            raise
+        if self._pending is not None:
+            self._patience = Deadline(self._patience_s)
+        self._at_end = self._to_end and not msg.metadata.num_pending
+        return msg
+
+    def _check_pending(self, pending: Callable[[], int]) -> None:
+        """Note that nothing is pending, or raise `CommandError` for messages that do not arrive."""
+        self._patience = Deadline(self._patience_s)
+        try:
+            number = pending()
+        except errors.Error:
+            return  # during a failover, say
+        self._at_end = number == 0
+        if number > 0:
+            text = f"{counted(number, 'message')} pending, but the server delivers none"
+            raise CommandError(text, ExitStatus.TIMED_OUT)
+
+    def end(self) -> None:
+        """Request no more messages."""
+        # What was received after the last message gets a nak.
+        self._to_end = self._at_end = False
+        if self._ordered is not None:
+            self._ordered.close()  # it may have another consumer, which holds the start position
+        elif not self._messages.closed:
+            self._messages.drain(_DRAIN_TIMEOUT_S)
+
+
+class NowSource:
+    """The messages of one fetch; see `Source`."""
+
+    def __init__(self, messages: Iterable[JetStreamMsg]) -> None:
+        self._messages = iter(messages)
+
+    def next(self, timeout: float | None) -> JetStreamMsg | None:
+        """Return the next message."""
+        del timeout
+        return next(self._messages, None)
+
+    def end(self) -> None:
+        """Request no more messages: none were requested but those of the fetch."""
+
+
+class PushSource:
+    """The messages of one subscription, such as that of a push consumer; see `Source`."""
+
+    def __init__(self, subscription: PushSubscription | Subscription) -> None:
+        self._subscription = subscription
+
+    def next(self, timeout: float | None) -> Msg | None:
+        """Return the next message."""
+        try:
+            return self._subscription.next_msg(timeout)
+        except errors.BadSubscriptionError:
+            return None
+
+    def end(self) -> None:
+        """Request no more messages."""
+        if self._subscription.is_valid:
+            self._subscription.drain(_DRAIN_TIMEOUT_S)
+
+
+def raise_if_ended(subscription: Subscription) -> None:
+    """Raise the reason if a subscription has ended; a refused one has ended when a flush returns."""
+    if not subscription.is_valid:
+        subscription.unsubscribe()
+
+
+class CoreSource:
+    """Messages of core NATS; see `Source`."""
+
+    def __init__(self, nc: Connection, subjects: Sequence[str], queue: str, timeout: float) -> None:
+        self._arrived = threading.Condition()
+        self._queued: deque[Msg] = deque()
+        self._closed = False
+        # A single subscription is read directly, without a queue.
+        callback = self._enqueue if len(subjects) > 1 else None
+        self._subscriptions = [nc.subscribe(subject, queue, callback) for subject in subjects]
+        # Messages published after the announcement must be seen.
+        nc.flush(timeout)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise the reason if all subscriptions have ended, such as a refused permission."""
+        # A single refusal is a warning of the connection.
+        if not any(subscription.is_valid for subscription in self._subscriptions):
+            raise_if_ended(self._subscriptions[0])
+
+    def _enqueue(self, msg: Msg) -> None:
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._closed or len(self._queued) < _MAX_QUEUED)
+            self._queued.append(msg)
+            self._arrived.notify_all()
+
+    def next(self, timeout: float | None) -> Msg | None:
+        """Return the next message of any of the subjects."""
+        if self._closed:
+            return None
+        if len(self._subscriptions) == 1:
+            return self._subscriptions[0].next_msg(timeout)
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: bool(self._queued), timeout):
+                self._check()
+                raise errors.TimeoutError("no message in time")
+            self._arrived.notify_all()
+            return self._queued.popleft()
+
+    def end(self) -> None:
+        """End the subscriptions; received messages are dropped."""
+        with self._arrived:
+            self._closed = True
+            self._arrived.notify_all()
+        for subscription in self._subscriptions:
+            if subscription.is_valid:
+                subscription.unsubscribe()
+
+
+class MatchingSource:
+    """Messages of core NATS; a request is returned when its reply arrives, which is `reply`. See `Source`."""
+
+    def __init__(self, nc: Connection, subjects: Sequence[str], timeout: float) -> None:
+        self._inboxes = f"{nc.new_inbox().rpartition('.')[0]}."
+        self._source = CoreSource(nc, [*subjects, f"{self._inboxes}>"], "", timeout)
+        #: Requests and replies by their inbox: each subscription has its own order.
+        self._unmatched: dict[str, Msg] = {}
+        #: The reply to the message that was returned last.
+        self.reply: Msg | None = None
+
+    def next(self, timeout: float | None) -> Msg | None:
+        """Return the next request with a reply, or message that is not a request."""
+        deadline = Deadline(timeout)
+        while (msg := self._source.next(deadline.left())) is not None:
+            is_reply = msg.subject.startswith(self._inboxes)
+            if not is_reply and not msg.reply.startswith(self._inboxes):
+                self.reply = None
+                return msg
+            inbox = msg.subject if is_reply else msg.reply
+            other = self._unmatched.pop(inbox, None)
+            if other is not None and other.subject.startswith(self._inboxes) is not is_reply:
+                self.reply, request = (msg, other) if is_reply else (other, msg)
+                return request
+            self._unmatched[inbox] = msg
+            if len(self._unmatched) > _MAX_QUEUED:
+                del self._unmatched[next(iter(self._unmatched))]
+        return None
+
+    def end(self) -> None:
+        """End the subscriptions; received messages are dropped."""
+        self._source.end()
+
+
+def start_fields(
+    policy: DeliverPolicy = DeliverPolicy.ALL,
+    sequence: int | None = None,
+    since: datetime | None = None,
+    filters: Sequence[str] = (),
+    *,
+    headers_only: bool = False,
+) -> dict[str, Any]:
+    """Return the fields of a consumer config for a start position in a stream, and the messages to read."""
+    every = (">",) if policy is DeliverPolicy.LAST_PER_SUBJECT else ()
+    fields = {
+        "opt_start_seq": sequence,
+        "opt_start_time": since,
+        "filter_subjects": list(filters or every),
+        "headers_only": headers_only,
+    }
+    return {"deliver_policy": policy, **{name: value for name, value in fields.items() if value}}
+
+
+def stream_source(
+    settings: Settings,
+    js: JetStream,
+    stream: str,
+    fields: dict[str, Any],
+    *,
+    durable: str | None = None,
+    to_end: bool = False,
+    count: int | None = None,
+) -> PullSource:
+    """Return the messages of a stream in order, or those of a durable consumer, created if missing."""
+    found = named_stream(settings, js, stream)
+    limit: ContinuousOptions = {} if count is None else {"stop_after": count}
+    if durable is None:
+        ordered = found.ordered_consumer(**fields)
+        messages = ordered.messages(**limit)
+        info = ordered.cached_info
+        at_end = info is not None and not info.num_pending
+        return PullSource(
+            messages,
+            ordered=ordered,
+            to_end=to_end,
+            at_end=at_end,
+            pending=lambda: ordered.info().num_pending,
+            patience=settings.timeout,
+        )
+    try:
+        consumer = found.get_consumer(durable)
+    except errors.ConsumerNotFoundError:
+        consumer = found.create_consumer(
+            ConsumerConfig(durable_name=durable, ack_policy="explicit", **fields)
+        )
+    info = consumer.cached_info
+    at_end = not info.num_pending and not info.num_ack_pending
+    return PullSource(
+        consumer.messages(**limit),
+        to_end=to_end,
+        at_end=at_end,
+        pending=lambda: _undelivered(consumer.info()),
+        patience=settings.timeout,
+    )
+
+
+def _undelivered(info: ConsumerInfo) -> int:
+    """Return the number of messages that the server should deliver now; -1: it may deliver some later."""
+    return -1 if info.num_ack_pending or info.paused else info.num_pending
+
+
+# --- the loop ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """The acknowledgement of a message after it was shown."""
+
+    #: ``ack``, ``nak``, ``term`` or empty for none.
+    word: str = "ack"
+    #: The redelivery delay of a nak; ``None``: no delay.
+    delay: timedelta | None = None
+    #: Whether to wait until the server confirms an ack, and for how many seconds.
+    confirmed: bool = False
+    timeout: float = 5.0
+    #: Whether the consumer's policy expects acknowledgements.
+    wanted: bool = True
+
+    def acks(self, msg: Msg) -> bool:
+        """Return whether a message is acknowledged; one pushed to a plain subscription can be, too."""
+        can = isinstance(msg, JetStreamMsg) or is_delivery(msg)
+        return can and self.wanted and self.word == "ack"
+
+    def __call__(self, msg: Msg) -> str:
+        """Acknowledge a message and return a line that reports it."""
+        if not isinstance(msg, JetStreamMsg):
+            if self.acks(msg):
+                msg.respond(b"+ACK")
+            return ""
+        if not self.word:
+            return ""
+        if not self.wanted:
+            return "No acknowledgement needed"
+        if self.word == "nak":
+            msg.nak(self.delay)
+            return "Not acknowledged (nak)"
+        if self.word == "term":
+            msg.term()
+            return "Terminated message"
+        if self.confirmed:
+            msg.ack_sync(self.timeout)
+            return "Acknowledged message, confirmed by the server"
+        msg.ack()
+        return "Acknowledged message"
+
+    @classmethod
+    def of(
+        cls,
+        policy: AckPolicy | str,
+        timeout: float,
+        *,
+        no_ack: bool,
+        nak: timedelta | None,
+        term: bool,
+        confirmed: bool,
+    ) -> Settle:
+        """Return the acknowledgement for the options and the consumer's policy."""
+        options = {
+            "--no-ack": ("", no_ack),
+            "--nak": ("nak", nak is not None),
+            "--term": ("term", term),
+            "--double-ack": ("ack", confirmed),
+        }
+        allow_one({flag: value for flag, (_, value) in options.items()})
+        return cls(
+            word=next((word for word, value in options.values() if value), "ack"),
+            delay=nak or None,
+            confirmed=confirmed,
+            wanted=policy not in (AckPolicy.NONE, AckPolicy.FLOW_CONTROL),
+            timeout=timeout,
+        )
+
+
+def check_received(number: int, wanted: int | None, noun: str = "message") -> None:
+    """Raise an error if fewer messages than wanted were received, or none."""
+    if number != wanted and (wanted is not None or not number):
+        asked = "" if wanted is None else f" of {wanted:,}"
+        raise CommandError(f"received {number:,}{asked} {noun}s", ExitStatus.TIMED_OUT)
+
+
+@dataclass
+class ReadLoop:
+    """The state of one run of a command that reads messages."""
+
+    settings: Settings
+    source: Source
+    view: MessageWriter
+    settle: Settle
+    flush: Callable[[], object] | None = None
+    """Flushes the acknowledgements, and raises the error of one that was refused."""
+    ignored: Sequence[str] = ()
+    """The subjects of messages to skip."""
+    shown: int = 0
+    size: int = 0
+    """The bytes of the bodies of these messages."""
+    timed_out: bool = False
+    """Whether no message arrived in time."""
+    _started: float = field(default_factory=monotonic, init=False)
+    #: The message that was received but not yet shown.
+    _current: Msg | None = field(default=None, init=False)
+
+    def run(self, count: int | None, wait: float | None, *, per_message: bool) -> None:
+        """
+        Read until the source ends, the count is reached or the timeout has passed.
+
+        `per_message`: whether the timeout starts again with each message; then Ctrl-C writes a summary to ``stderr``.
+        """
+        try:
+            self._read(count, wait, per_message=per_message)
+        except KeyboardInterrupt:
+            if per_message:
+                self.settings.env.stderr.write(
+                    f"\nReceived {counted(self.shown, 'message')}, {counted(self.size, 'byte')} "
+                    f"in {monotonic() - self._started:.1f} s\n"
+                )
+            raise
+        finally:
+            # Also after Ctrl-C, a broken pipe, or a lost connection. In the last case the server
+            # redelivers the messages without a nak.
+            with suppress(errors.Error):
+                self._nak_unshown()
+        if self.flush is not None:
+            self.flush()
+
+    def _read(self, count: int | None, wait: float | None, *, per_message: bool) -> None:
+        deadline = Deadline(wait)
+        while self.shown != count:
+            if per_message:
+                deadline = Deadline(wait)
+            try:
+                msg = wait_interruptibly(self.source.next, deadline)
+            except errors.TimeoutError:
+                break
+            if msg is None:
+                return
+            self._handle(msg)
+        else:
+            return
+        # After the timeout, messages in flight are shown as well.
+        self.timed_out = True
+        for late in self._received():
+            self._handle(late)
+            if self.shown == count:
+                break
+
+    def _handle(self, msg: Msg) -> None:
+        if any(subject_matches(item, msg.subject) for item in self.ignored):
+            return
+        self._current = msg
+        # Count before the output, since Ctrl-C may follow it at once.
+        self.shown += 1
+        self.size += len(msg.data)
+        self.view.write(msg, acked=self.settle.acks(msg))
+        self._current = None
+        line = self.settle(msg)
+        if line and self.view.shows_settling:
+            say(self.settings, f"\n{line}")
+
+    def _received(self) -> Iterator[Msg]:
+        """Request no more messages, and yield those that were received."""
+        self.source.end()
+        with suppress(errors.TimeoutError):
+            while (msg := self.source.next(0)) is not None:
+                yield msg
+
+    def _nak_unshown(self) -> None:
+        """Send a nak for each message that was received but not shown."""
+        current = [] if self._current is None else [self._current]
+        returned = False
+        for msg in chain(current, self._received()):
+            if isinstance(msg, JetStreamMsg) and self.settle.wanted:
+                msg.nak()
+                returned = True
+        if returned and self.flush is not None:
+            self.flush()
+
+
+# --- the commands -------------------------------------------------------------------------------
 
 #: The minimum expiry of a pull request, in seconds.
 _MIN_EXPIRES_S = 1.0
@@ -76,7 +549,7 @@ _read_options = with_options(
 )
 
 
-@command(cls=OptionalNak)
+@command("next", cls=OptionalNak)
 @consumer_arguments
 @_settle_options
 @option("--ack", "", hidden=True)
@@ -85,7 +558,7 @@ _read_options = with_options(
 @option("--no-wait", "Fetch only messages available now.")
 @option("--expires, --wait TIME", "Time to wait for messages.", TIMEOUT)
 @_read_options
-def next(  # noqa: A001 - the command's name
+def consumer_next(
     settings: Settings,
     *,
     stream: str | None,
@@ -115,13 +588,7 @@ def next(  # noqa: A001 - the command's name
         settle = Settle.of(policy, settings.timeout, confirmed=confirmed, **settlement)
         # Messages may arrive from now on.
         source = _source(found, count, no_wait=no_wait, expires=expires, group=group)
-        reading = ReadLoop(
-            settings=settings,
-            source=source,
-            view=view,
-            settle=settle,
-            flush=partial(watch.flush, nc),
-        )
+        reading = ReadLoop(settings, source, view, settle, partial(watch.flush, nc))
         wait = settings.timeout if expires is None else expires
         reading.run(count, wait, per_message=False)
         if not reading.shown:
@@ -210,13 +677,8 @@ def consumer_sub(
         view = _writer(settings, raw=raw, layout=layout)
         policy = info.config.ack_policy
         settle = Settle.of(policy, settings.timeout, confirmed=False, **settlement)
-        reading = ReadLoop(
-            settings=settings,
-            source=_source_of(js, info, count, group),
-            view=view,
-            settle=settle,
-            flush=partial(watch.flush, nc),
-        )
+        source = _source_of(js, info, count, group)
+        reading = ReadLoop(settings, source, view, settle, partial(watch.flush, nc))
         subject = info.config.deliver_subject
         announce(settings, f"Listening to {title(info)}{f' on {subject}' if subject else ''}")
         reading.run(count, wait, per_message=True)
@@ -256,20 +718,15 @@ _STARTS: Final = {
 
 def _start(
     options: dict[str, Any], subjects: tuple[str, ...], *, headers_only: bool
-) -> StreamStart | None:
-    """Return the start position that was given; ``None`` without one."""
+) -> dict[str, Any] | None:
+    """Return the fields of the start position that was given; ``None`` without one."""
     values = {name: options.pop(name) for name in _STARTS}
     allow_one({_STARTS[name][0]: value for name, value in values.items()})
     policies = [policy for name, (_, policy) in _STARTS.items() if values[name]]
     if not policies:
         return None
-    return StreamStart(
-        policy=policies[0],
-        sequence=values["start_sequence"],
-        since=values["since"],
-        filters=subjects,
-        headers_only=headers_only,
-    )
+    sequence, since = values["start_sequence"], values["since"]
+    return start_fields(policies[0], sequence, since, subjects, headers_only=headers_only)
 
 
 @command()
@@ -319,7 +776,7 @@ def sub(
     """
     start = _start(options, subjects, headers_only=headers_only)
     if start is None and (durable is not None or stream is not None):
-        start = StreamStart(filters=subjects, headers_only=headers_only)
+        start = start_fields(filters=subjects, headers_only=headers_only)
     for subject in (*subjects, *ignored):
         check_subject(subject)
     if not subjects and stream is None:
@@ -352,14 +809,9 @@ def sub(
             )
             names = [f"[{stream}]", *subjects]
         announce(settings, f"Listening on {' '.join(names)}")
-        reading = ReadLoop(
-            settings=settings,
-            view=writer,
-            source=source,
-            settle=Settle(word="ack" if acks else "", wanted=acks or durable is not None),
-            ignored=ignored,
-            flush=partial(watch.flush, nc) if acks else None,
-        )
+        settle = Settle(word="ack" if acks else "", wanted=acks or durable is not None)
+        flush = partial(watch.flush, nc) if acks else None
+        reading = ReadLoop(settings, source, writer, settle, flush, ignored)
         reading.run(count, wait, per_message=True)
     if reading.timed_out:
         check_received(reading.shown, count)

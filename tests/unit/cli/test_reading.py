@@ -9,7 +9,7 @@ import click
 import pytest
 
 from jetstream_sync import AckPolicy, DeliverPolicy
-from jetstream_sync.cli.messages.reading import Settle, StreamStart, check_received
+from jetstream_sync.cli.messages.receive import Settle, check_received, start_fields
 from jetstream_sync.cli.shared.status import CommandError
 
 NONE: dict[str, Any] = {"no_ack": False, "nak": None, "term": False, "confirmed": False}
@@ -59,6 +59,6 @@ def test_too_few_messages_are_an_error():
 
 def test_the_last_messages_of_all_subjects_need_a_filter():
     """The server refuses the policy without one."""
-    assert StreamStart().fields() == {"deliver_policy": "all"}
-    last = StreamStart(policy=DeliverPolicy.LAST_PER_SUBJECT)
-    assert last.fields()["filter_subjects"] == [">"]
+    assert start_fields() == {"deliver_policy": "all"}
+    last = start_fields(DeliverPolicy.LAST_PER_SUBJECT)
+    assert last["filter_subjects"] == [">"]
