@@ -17,7 +17,7 @@ from ..exit_status import ExitStatus
 from .main import NounGroup
 from .shared.env import parse_json
 from .shared.output import emit
-from .shared.render import Block, Field, show_blocks, show_rows
+from .shared.render import Block, Field, Table, show_blocks, show_rows
 from .shared.settings import Settings, command
 from .shared.status import MEANINGS, CommandError
 from .shared.values import ANY_CASE_PATTERN
@@ -124,15 +124,9 @@ def commands(settings: Settings) -> None:
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     nodes = list(walk(root.command, root))
-
-    show_rows(
-        settings,
-        [node for node in nodes if not node.is_group],
-        _COMMANDS,
-        title="Commands",
-        none="",
-        document=[_described(node) for node in nodes],
-    )
+    rows = [node for node in nodes if not node.is_group]
+    document = [_described(node) for node in nodes]
+    show_rows(settings, rows, Table(_COMMANDS, "Commands"), document=document)
 
 
 _COMMANDS: Final = (
@@ -242,7 +236,7 @@ def list_errors(settings: Settings, *, pattern: re.Pattern[str]) -> None:
     ]
 
     title = f"Errors of {found[0]['source']}" if found else ""
-    show_rows(settings, found, _ERROR[:4], title=title, none="No errors found")
+    show_rows(settings, found, Table(_ERROR[:4], title, "No errors found"))
 
 
 _ERROR: Final = (

@@ -18,7 +18,7 @@ from .shared.context_store import Contexts, complete_context, redacted
 from .shared.env import json_text, parse_json
 from .shared.output import deletions, emit_names, emit_text, note
 from .shared.prompts import Asker
-from .shared.render import Block, Field, show_blocks, show_rows
+from .shared.render import Block, Field, Table, show_blocks, show_rows
 from .shared.settings import (
     DEFAULT_SERVER,
     LOGIN_PARTS,
@@ -123,7 +123,7 @@ def ls(settings: Settings, *, names: bool) -> None:
             }
         )
 
-    show_rows(settings, found, _LIST, title="Contexts", none="No contexts defined")
+    show_rows(settings, found, Table(_LIST, "Contexts", "No contexts defined"))
 
 
 @command()

@@ -21,9 +21,9 @@ from ..shared.env import single_line, visible
 from ..shared.listings import emit_listed_names, lister
 from ..shared.long_running import reconnect_options, wait_interruptibly
 from ..shared.names import note_without_leader
-from ..shared.output import Missing, announce, emit, emit_item, emit_text, size
+from ..shared.output import announce, emit, emit_item, emit_text, size
 from ..shared.prompts import Asker
-from ..shared.render import Block, Field, show_rows, write_blocks
+from ..shared.render import Block, Field, Table, show_rows, write_blocks
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, about, not_found
 from ..shared.values import Decorator, Parsed, force_option, option
@@ -165,16 +165,10 @@ class BucketKind(Generic[_B]):
         held, updated, created = map(self._of_stream, _STATE[1:])
         description = self._of_stream(Field("Description", "config.description", drop=3))
         fields = [Field("Bucket", "bucket"), description, replace(created, drop=2), held]
-        show_rows(
-            settings,
-            sorted(
-                listed.rows(), key=lambda row: row.name if isinstance(row, Missing) else row.bucket
-            ),
-            [*fields, *self.state, replace(updated, drop=1)],
-            title=f"{self.noun}s",
-            none="" if listed.missing or listed.more else f"No {self.noun.lower()}s defined",
-            item=lambda row: row if isinstance(row, Missing) else self._document(row),
-        )
+        none = "" if listed.missing or listed.more else f"No {self.noun.lower()}s defined"
+        table = Table([*fields, *self.state, replace(updated, drop=1)], f"{self.noun}s", none)
+        rows = listed.by_name(lambda status: status.bucket)
+        show_rows(settings, rows, table, item=self._document)
         listed.check()
 
     def show_changes(

@@ -17,7 +17,7 @@ from ..shared.env import readable, visible
 from ..shared.names import bucket_names, complete_bucket
 from ..shared.output import count, emit_names, emit_text, to_json, when
 from ..shared.prompts import Asker
-from ..shared.render import Field, show_rows
+from ..shared.render import Field, Table, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
 from ..shared.values import DURATION, FROM_1, TIMEOUT, Decorator, allow_one, force_option, option
@@ -155,14 +155,8 @@ def ls(
             emit_names(settings, [visible(item) for item in store.keys(*patterns)])
             return
         found = _entries(store, patterns)
-    show_rows(
-        settings,
-        found,
-        _KEYS,
-        title=f"Keys of {bucket}",
-        none=f"No keys in bucket {bucket}",
-        item=entry_document,
-    )
+    table = Table(_KEYS, f"Keys of {bucket}", f"No keys in bucket {bucket}")
+    show_rows(settings, found, table, item=entry_document)
 
 
 _KEYS: Final = (
@@ -217,8 +211,7 @@ def _get_many(settings: Settings, store: KeyValue, bucket: str, pattern: str, *,
     if raw:
         write_bytes(settings.env, b"".join(entry.value + b"\n" for entry in found))
         return
-    title = f"Keys of {bucket}"
-    show_rows(settings, found, _KEYS, title=title, none="", item=entry_document)
+    show_rows(settings, found, Table(_KEYS, f"Keys of {bucket}"), item=entry_document)
 
 
 def _entries(store: KeyValue, patterns: tuple[str, ...]) -> list[KeyValueEntry]:
@@ -238,15 +231,8 @@ def history(settings: Settings, bucket: str, key: str) -> None:
         raise CommandError(
             f"key {readable(key)!r} not found in bucket {bucket}", ExitStatus.NOT_FOUND
         )
-
-    show_rows(
-        settings,
-        found,
-        _HISTORY,
-        title=f"History of {bucket} > {readable(key)}",
-        none="",
-        item=entry_document,
-    )
+    title = f"History of {bucket} > {readable(key)}"
+    show_rows(settings, found, Table(_HISTORY, title), item=entry_document)
 
 
 _HISTORY: Final = (

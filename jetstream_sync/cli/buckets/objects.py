@@ -25,7 +25,7 @@ from ..shared.long_running import failover, failover_options, read_interruptibly
 from ..shared.names import complete_store
 from ..shared.output import count, emit_names, emit_text, note, size, when
 from ..shared.prompts import Asker
-from ..shared.render import Block, Field, show_blocks, show_progress, show_rows
+from ..shared.render import Block, Field, Table, show_blocks, show_progress, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, file_errors
 from ..shared.values import DURATION, FILE, FROM_1, Decorator, force_option, names_option, option
@@ -148,23 +148,20 @@ def ls(settings: Settings, bucket: str | None, names: bool) -> None:
         return
     if not found:
         found.check()
-    show_rows(
-        settings,
-        [*found],
-        [
-            Field("Name", "name"),
-            Field("Modified", "mtime", drop=1),
-            Field("Size", _size_text, right=True),
-        ],
-        title=f"Objects of {bucket}",
-        none=f"No objects in bucket {bucket}",
-        item=object_document,
-    )
+    table = Table(_OBJECTS, f"Objects of {bucket}", f"No objects in bucket {bucket}")
+    show_rows(settings, [*found], table, item=object_document)
     found.check()
 
 
 def _size_text(info: ObjectInfo) -> str:
     return size(info.size) if info.link is None else "link"
+
+
+_OBJECTS: Final = (
+    Field("Name", "name"),
+    Field("Modified", "mtime", drop=1),
+    Field("Size", _size_text, right=True),
+)
 
 
 @command()

@@ -26,7 +26,7 @@ from ..shared.names import (
 )
 from ..shared.output import count, emit, emit_text, note, size
 from ..shared.prompts import Asker
-from ..shared.render import Block, Field, bad, show_rows, write_blocks
+from ..shared.render import Block, Field, Table, bad, show_rows, write_blocks
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, one_line
 from ..shared.values import LIMITED_DURATION, force_option, option
@@ -93,7 +93,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     }
     heading = f"Dead letters of {stream}" if stream is not None else "Dead letters"
     columns = _CONSUMER if stream is not None else _STREAM_AND_CONSUMER, *_LIST
-    show_rows(settings, present, columns, title=heading, none="No dead letters", document=result)
+    show_rows(settings, present, Table(columns, heading, "No dead letters"), document=result)
     if lost:
         listed = ", ".join(f"{name} ({reason})" for name, reason in lost.items())
         raise CommandError(f"these streams cannot be read: {listed}", ExitStatus.FAILED)

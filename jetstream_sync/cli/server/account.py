@@ -11,7 +11,7 @@ from ... import errors
 from ...address import ServerAddress
 from ...durations import counted, duration_to_ns
 from ..shared.output import Missing, count, limit, ns_text, size
-from ..shared.render import Block, Field, show_blocks, show_rows
+from ..shared.render import Block, Field, Table, show_blocks, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, exit_status, one_line
 from ..shared.values import option
@@ -47,7 +47,7 @@ def rtt(settings: Settings, *, count: int) -> None:
     if len(failures) == len(urls):
         raise failures[0]
     fields = (Field("Server", "url"), *_TIMES)
-    show_rows(settings, results, fields, title="Round-trip times", none="")
+    show_rows(settings, results, Table(fields, "Round-trip times"))
     if failures:
         text = f"{len(urls) - len(failures)} of {counted(len(urls), 'server')} answered"
         raise CommandError(text, exit_status(failures[0]))

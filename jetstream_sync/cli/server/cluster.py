@@ -26,7 +26,7 @@ from ..shared.names import (
 )
 from ..shared.output import emit_text, note
 from ..shared.prompts import Asker
-from ..shared.render import Field, bad, show_rows
+from ..shared.render import Field, Table, bad, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, one_line
 from ..shared.system import PING, MetaGroup, all_replies, parsed
@@ -239,7 +239,7 @@ def _balance(
     none = f"{what} leaders are balanced"
     if listed.missing or listed.more:
         none = f"No {what.lower()} leader that is known is to move"
-    show_rows(settings, rows, _MOVES, title=title, none=none)
+    show_rows(settings, rows, Table(_MOVES, title, none))
     listed.check()
     if stayed := [row["name"] for row in rows if "leader" in row and row["leader"] != row["to"]]:
         raise CommandError(f"leaders not moved: {', '.join(stayed)}", ExitStatus.FAILED)

@@ -28,6 +28,7 @@ from ..shared.render import (
     Field,
     Mark,
     ReportOptions,
+    Table,
     report_options,
     show_blocks,
     show_rows,
@@ -171,7 +172,7 @@ def _ping(
             if len(found) == expected:
                 break
         silent = silent_servers(settings, nc, found, found)
-    show_rows(settings, [*order(found), *silent], _SERVERS, title="Servers", none="No servers")
+    show_rows(settings, [*order(found), *silent], Table(_SERVERS, "Servers", "No servers"))
     check_replies(found, silent, expected=expect or 0, status=ExitStatus.TIMED_OUT)
 
 

@@ -114,6 +114,14 @@ class Listed(Generic[T]):
         """Return the items in their order or another one, followed by what is missing."""
         return [*(self.found if found is None else found), *self.shown()]
 
+    def by_name(self, key: Callable[[T], str], *, reverse: bool = False) -> list[T | Missing]:
+        """Return the items and what is missing, sorted by their names; `key`: the name of an item."""
+
+        def name(row: T | Missing) -> str:
+            return row.name if isinstance(row, Missing) else key(row)
+
+        return sorted(self.rows(), key=name, reverse=reverse)
+
     def check(self) -> None:
         """
         Raise an error if the listing is not complete.
@@ -377,11 +385,7 @@ def show_listed(
         nonlocal listed
         listed = take()
         if report.sort == "name":
-            return sorted(
-                listed.rows(),
-                key=lambda row: row.name if isinstance(row, Missing) else key(row),
-                reverse=report.reverse,
-            )
+            return listed.by_name(key, reverse=report.reverse)
         return listed.rows(report.in_order(listed.found, sortable))
 
     def check() -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -192,35 +192,41 @@ _STATE: Final = Field("State", lambda _: None)
 _PAGE_ROWS: Final = 1000
 
 
+class Table(NamedTuple):
+    """The columns and the texts of a table."""
+
+    fields: Sequence[Field]
+    title: str
+    none: str = ""
+    """The line that is written instead of a table without rows."""
+
+
 def show_rows(
     settings: Settings,
     rows: Iterable[Any],
-    fields: Sequence[Field],
+    table: Table,
     *,
-    title: str,
-    none: str,
     item: Callable[[Any], object] | None = None,
     document: object = None,
 ) -> None:
     """
     Write records as a JSON list with ``--json``, else as a table; those of an iterator as they come.
 
-    `none`: the line that is written instead of an empty table. `item`: returns the JSON of a record.
-    `document`: the whole JSON, instead of a list of the records.
+    `item`: returns the JSON of a record. `document`: the whole JSON, instead of a list of the records.
     """
     if settings.json and document is not None:
         emit(settings, document, lambda: None)
     elif settings.json:
-        emit_list(settings, rows if item is None else map(item, rows))
+        if item is not None:
+            rows = (row if isinstance(row, Missing) else item(row) for row in rows)
+        emit_list(settings, rows)
     else:
-        write_rows(settings, rows, fields, title=title, none=none)
+        write_rows(settings, rows, table)
 
 
-def write_rows(
-    settings: Settings, rows: Iterable[Any], fields: Sequence[Field], *, title: str, none: str = ""
-) -> None:
-    """Write records as a table, or the line ``none``; see `show_rows`."""
-    env = settings.env
+def write_rows(settings: Settings, rows: Iterable[Any], table: Table) -> None:
+    """Write records as a table; see `show_rows`."""
+    env, (fields, title, none) = settings.env, table
     console = env.console(env.stdout)
     make = partial(_Column, settings, short=console is not None)
     columns = [
@@ -313,14 +319,13 @@ class _Column:
 
 
 def _write_columns(console: Console, title: str, columns: list[_Column]) -> None:
-    from rich import box  # noqa: PLC0415 - for terminals only
-    from rich.table import Table  # noqa: PLC0415
+    from rich import box, table  # noqa: PLC0415 - for terminals only
     from rich.text import Text  # noqa: PLC0415
 
     tight = _total(column.width for column in columns) > console.width
     if tight:
         columns = _fitting(columns, console.width)
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0))
+    drawn = table.Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0))
     for column in columns:
         header = column.title.replace(" ", "\n") if tight and column.right else column.title
         drawn.add_column(
@@ -375,16 +380,6 @@ def sort_key(value: Any) -> tuple[int, Any]:
     if isinstance(value, timedelta):
         return (0, value.total_seconds())
     return (0, value) if isinstance(value, (int, float)) else (1, str(value).lower())
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The columns and the texts of a table."""
-
-    fields: Sequence[Field]
-    title: str
-    none: str
-    """The line that is written instead of a table without rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,7 +457,7 @@ def write_reports(
             emit_line(settings, rows)
         else:
             none = "" if problem else table.none
-            show_rows(settings, rows, table.fields, title=table.title, none=none)
+            show_rows(settings, rows, table._replace(none=none))
         out.flush()
         if watch is None and problem is not None:
             raise problem
@@ -523,10 +518,10 @@ def write_blocks(settings: Settings, *blocks: Block, heading: str = "") -> None:
 
 
 def _write_grid(console: Console, lines: Sequence[tuple[str, tuple[_Part, ...]]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - for terminals only
+    from rich import table  # noqa: PLC0415 - for terminals only
     from rich.text import Text  # noqa: PLC0415
 
-    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid = table.Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, parts in lines:

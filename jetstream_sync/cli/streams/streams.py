@@ -201,7 +201,7 @@ def subjects(
         emit_names(settings, [subject for subject, _ in found])
         return
     title = f"Subjects of stream {stream.name}"
-    show_rows(settings, found, _SUBJECTS, title=title, none="No subjects", document=dict(found))
+    show_rows(settings, found, Table(_SUBJECTS, title, "No subjects"), document=dict(found))
 
 
 @command()
@@ -211,13 +211,9 @@ def schedules(settings: Settings, name: str | None, pattern: str) -> None:
     """List the scheduled messages of a stream; FILTER may contain wildcards."""
     with stream_of(settings, name) as stream:
         found = stream.schedules(pattern)
+    table = Table(_SCHEDULES, f"Schedules of stream {stream.name}", "No schedules")
     show_rows(
-        settings,
-        found,
-        _SCHEDULES,
-        title=f"Schedules of stream {stream.name}",
-        none="No schedules",
-        item=lambda item: {name: getattr(item, name) for name in _SCHEDULE},
+        settings, found, table, item=lambda item: {key: getattr(item, key) for key in _SCHEDULE}
     )
 
 
@@ -245,7 +241,7 @@ def gaps(settings: Settings, name: str | None) -> None:
         for first, last in _ranges(deleted)
     ]
     title = f"Gaps of stream {stream.name}"
-    show_rows(settings, found, _GAPS, title=title, none=f"No gaps in stream {stream.name}")
+    show_rows(settings, found, Table(_GAPS, title, f"No gaps in stream {stream.name}"))
 
 
 _GAPS: Final = tuple(Field(name.capitalize(), name) for name in ("first", "last", "messages"))

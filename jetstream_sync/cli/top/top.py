@@ -13,7 +13,7 @@ from ...version import install_command
 from ..shared.listings import Lister
 from ..shared.long_running import RECONNECT_OPTIONS, failover_options, pause
 from ..shared.output import emit
-from ..shared.render import write_rows
+from ..shared.render import Table, write_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
 from ..shared.values import TIMEOUT, option
@@ -139,7 +139,7 @@ def _once(settings: Settings, options: TopOptions) -> None:
         for view in views:
             out.write("" if view is views[0] else "\n")
             title = f"{view.title} ({len(rows[view.name]):,})"
-            write_rows(settings, rows[view.name], view.columns, title=title, none=view.none)
+            write_rows(settings, rows[view.name], Table(view.columns, title, view.none))
 
     emit(settings, {"seconds": frame.seconds, **rows}, human)
     if frame.failure is not None:

@@ -47,7 +47,7 @@ from ...workers import Context, Reject, Retry, Worker
 from ..shared.env import json_text, parse_json
 from ..shared.long_running import pause
 from ..shared.output import emit, note
-from ..shared.render import Field, bad, show_progress, write_rows
+from ..shared.render import Field, Table, bad, show_progress, write_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
 from ..shared.values import NonEmptyPath, option
@@ -480,9 +480,9 @@ _CONSUMER_FIELDS: Final = (
 def _write_report(settings: Settings, report: dict[str, Any]) -> None:
     out, orders = settings.env.stdout, f"{report['orders']:,} orders"
     title = f"Messages in the stream, for {orders}"
-    write_rows(settings, report["stages"], _STAGE_FIELDS, title=title)
+    write_rows(settings, report["stages"], Table(_STAGE_FIELDS, title))
     out.write("\n")
-    write_rows(settings, report["consumers"], _CONSUMER_FIELDS, title="Work of the consumers")
+    write_rows(settings, report["consumers"], Table(_CONSUMER_FIELDS, "Work of the consumers"))
     if report["exactly_once"]:
         out.write(
             f"\nEvery order came through exactly once: {orders}, 3 stages, "

@@ -17,7 +17,7 @@ from ...subjects import SERVICES_PREFIX
 from ..shared.env import single_line, visible
 from ..shared.names import named_stream
 from ..shared.output import emit_item, emit_text
-from ..shared.render import Block, Field, bad, show_blocks, show_rows
+from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, one_line
 from ..shared.values import option
@@ -61,7 +61,7 @@ def ls(settings: Settings, *, name: str | None) -> None:
     """List the running instances of all services, or of one."""
     with _asked(settings) as (nc, _):
         found = nc.service_info(name, timeout=settings.timeout, stall=_STALL_S)
-        show_rows(settings, found, _INSTANCES, title="Services", none="No services")
+        show_rows(settings, found, Table(_INSTANCES, "Services", "No services"))
 
 
 @command()
@@ -97,14 +97,8 @@ def stats(settings: Settings, *, name: str | None, instance: str | None) -> None
         if name is not None:
             _must_exist(found, name, instance)
         rows = [(item, endpoint) for item in found for endpoint in item.endpoints or ()]
-        show_rows(
-            settings,
-            rows,
-            _STATS,
-            title="Service statistics",
-            none="No endpoints" if found else "No services",
-            document=found,
-        )
+        table = Table(_STATS, "Service statistics", "No endpoints" if found else "No services")
+        show_rows(settings, rows, table, document=found)
 
 
 @command()
@@ -204,14 +198,8 @@ def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
     """List the counters of a stream; FILTER may contain wildcards."""
     with _counters(settings, stream) as counters:
         found = sorted(counters.items(pattern), key=lambda item: item.subject)
-    show_rows(
-        settings,
-        found,
-        _COUNTERS,
-        title=f"Counters of stream {stream}",
-        none="No counters",
-        item=_counter_document,
-    )
+    table = Table(_COUNTERS, f"Counters of stream {stream}", "No counters")
+    show_rows(settings, found, table, item=_counter_document)
 
 
 @command("get")

@@ -22,7 +22,7 @@ from ...workers.flows import CallTree, Flows
 from ..shared.env import readable, visible
 from ..shared.names import complete_bucket
 from ..shared.output import note
-from ..shared.render import Block, Field, bad, show_blocks, show_rows, warn
+from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
 from ..shared.values import FROM_1, TIME, allow_one, option
@@ -202,7 +202,7 @@ def ls(
                 push = heapq.heappush if len(found) < limit else heapq.heappushpop
                 push(found, call)
     rows = [call.document for call in sorted(found, reverse=True)]
-    show_rows(settings, rows, CALLS, title="Calls", none="No calls")
+    show_rows(settings, rows, Table(CALLS, "Calls", "No calls"))
     if count > len(rows):
         note(settings, f"{count - len(rows):,} older calls are left out; --limit shows more")
     if unreadable:

@@ -23,7 +23,7 @@ from ...workers.running import ProcessReport, RunningMessage, request_reports
 from ..shared.env import single_line, visible
 from ..shared.output import emit, emit_text, note, say
 from ..shared.prompts import Asker
-from ..shared.render import Block, Field, bad, show_blocks, show_rows, warn
+from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import LOGIN_PARTS, Settings, command
 from ..shared.status import CommandError
 from ..shared.values import Decorator, force_option_for, option, with_options
@@ -240,7 +240,7 @@ def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> N
     }
     rows = [(item, item.state) for item in kept]
     rows += [(item, "deleted") for item in unused if prune]
-    show_rows(settings, rows, _SCHEDULES, title="Schedules", none="No schedules", document=document)
+    show_rows(settings, rows, Table(_SCHEDULES, "Schedules", "No schedules"), document=document)
 
 
 _SCHEDULES: Final = (
@@ -300,7 +300,7 @@ def ls(settings: Settings, *, name: str | None) -> None:
     jetstream-worker.>.
     """
     found = _reports(settings, name)
-    show_rows(settings, [*found], PROCESSES, title="Workers", none="No workers")
+    show_rows(settings, [*found], Table(PROCESSES, "Workers", "No workers"))
     found.check()
 
 
@@ -334,14 +334,8 @@ def running(settings: Settings, *, name: str | None) -> None:
     """
     found = _reports(settings, name)
     rows = [(report, message) for report in found for message in report["running"]]
-    show_rows(
-        settings,
-        rows,
-        MESSAGES,
-        title="Running messages",
-        none="No message is handled now" if found else "No workers",
-        document=[*found],
-    )
+    none = "No message is handled now" if found else "No workers"
+    show_rows(settings, rows, Table(MESSAGES, "Running messages", none), document=[*found])
     _note_omitted(settings, found)
     found.check()
 

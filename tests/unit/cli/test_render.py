@@ -14,7 +14,7 @@ import pytest
 
 from jetstream_sync.cli.shared.env import Environment
 from jetstream_sync.cli.shared.output import limit, size
-from jetstream_sync.cli.shared.render import Block, Field, bad, show_blocks, show_rows, warn
+from jetstream_sync.cli.shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from jetstream_sync.cli.shared.settings import Settings
 
 pytest.importorskip("rich")
@@ -63,7 +63,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 
 def table(settings: Settings) -> None:
-    show_rows(settings, ROWS, FIELDS, title="Streams", none="No Streams")
+    show_rows(settings, ROWS, Table(FIELDS, "Streams", "No Streams"))
 
 
 def test_pipe_gets_aligned_text_that_is_never_cut(shown):
@@ -81,7 +81,7 @@ def test_json_has_the_same_rows(shown):
     rows = [{"name": "A"}]
 
     def show(settings: Settings) -> None:
-        show_rows(settings, rows, FIELDS, title="Streams", none="No Streams")
+        show_rows(settings, rows, Table(FIELDS, "Streams", "No Streams"))
 
     assert shown(show, JSON="1") == '[\n  {\n    "name": "A"\n  }\n]\n'
     rows.clear()
@@ -110,7 +110,7 @@ def test_text_is_folded_and_numbers_are_not(shown):
     """A long name takes several lines before a number loses a digit."""
     rows = [{"name": "N" * 50, "number": 1_000_000}]
     fields = (Field("Name", "name"), Field("Number of messages", "number"))
-    text = shown(lambda item: show_rows(item, rows, fields, title="T", none=""), 30)
+    text = shown(lambda item: show_rows(item, rows, Table(fields, "T")), 30)
     assert "1,000,000" in text
     assert text.count("N") == 52  # the name and two titles
     assert max(map(len, text.splitlines())) <= 30
@@ -121,7 +121,7 @@ def test_states_have_colours_on_terminals(shown):
     fields = (Field("Servers", lambda _: ["a*", bad("b!"), warn("c")]),)
 
     def show(settings: Settings) -> None:
-        show_rows(settings, [{}], fields, title="T", none="")
+        show_rows(settings, [{}], Table(fields, "T"))
 
     assert "a*, \x1b[31mb!, \x1b[33mc" in shown(show, 80, NO_COLOR="")
     assert "a*, b!, c" in shown(show, 80)
@@ -140,7 +140,7 @@ def test_text_of_others_is_escaped(shown, width):
     fields = (Field("[b]Name", "name"),)
 
     def show(settings: Settings) -> None:
-        show_rows(settings, rows, fields, title="[b]T", none="")
+        show_rows(settings, rows, Table(fields, "[b]T"))
         show_blocks(settings, {}, Block("", fields, rows[0]))
 
     text = shown(show, width)
@@ -194,7 +194,7 @@ def test_cost_of_a_table_grows_with_its_rows(shown):
         def show(settings: Settings) -> None:
             sys.setprofile(count)
             try:
-                show_rows(settings, listed, FIELDS, title="Streams", none="")
+                show_rows(settings, listed, Table(FIELDS, "Streams"))
             finally:
                 sys.setprofile(None)
 
@@ -216,7 +216,7 @@ def test_rows_are_written_as_they_come(shown, variables):
 
     def show(settings: Settings) -> None:
         with pytest.raises(ValueError, match="incomplete"):
-            show_rows(settings, rows(), FIELDS, title="Streams", none="")
+            show_rows(settings, rows(), Table(FIELDS, "Streams"))
 
     text = shown(show, **variables)
     if variables:
