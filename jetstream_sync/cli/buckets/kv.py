@@ -94,14 +94,14 @@ add: click.Command = KV.add_command(
 
     Succeeds without a change if the bucket already exists with the same config. To create a key, use
     'jsm kv create'.
-    """,
+    """
 )
 edit: click.Command = KV.edit_command(
     """
     Change the config of a bucket; each option changes one field, the others stay.
 
     A lower --history, --ttl or --max-bucket-size may delete values.
-    """,
+    """
 )
 
 

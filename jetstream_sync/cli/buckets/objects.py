@@ -108,14 +108,14 @@ add: click.Command = OBJECTS.add_command(
     Create a bucket.
 
     Succeeds without a change if the bucket already exists with the same config.
-    """,
+    """
 )
 edit: click.Command = OBJECTS.edit_command(
     """
     Change the config of a bucket; each option changes one field, the others stay.
 
     A lower --ttl or --max-bucket-size may delete objects.
-    """,
+    """
 )
 
 

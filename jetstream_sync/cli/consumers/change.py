@@ -288,13 +288,7 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
             check_against_stream(settings, config, stored)
 
         updated = edit_config(
-            settings,
-            js,
-            info.config,
-            fields,
-            options=options,
-            stream=info.stream_name,
-            check=check,
+            settings, js, info.config, fields, options=options, stream=info.stream_name, check=check
         )
     if updated is None:
         show(settings, info, "is unchanged")
@@ -309,13 +303,7 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
 @option("--pull", "Make the copy a pull consumer.")
 @_config_options
 def copy(
-    settings: Settings,
-    *,
-    stream: str,
-    consumer: str,
-    destination: str,
-    pull: bool,
-    **options: Any,
+    settings: Settings, *, stream: str, consumer: str, destination: str, pull: bool, **options: Any
 ) -> None:
     """
     Copy the consumer SOURCE of a STREAM to DESTINATION; options change the copy.

@@ -389,13 +389,7 @@ def _replies(
 )
 @option("--count N", "Exit after N requests.", FROM_1)
 def reply(
-    settings: Settings,
-    *,
-    subject: str,
-    body: str | None,
-    echo: bool,
-    queue: str,
-    count: int | None,
+    settings: Settings, *, subject: str, body: str | None, echo: bool, queue: str, count: int | None
 ) -> None:
     """Answer the requests to SUBJECT with BODY until Ctrl-C, also after a restart of the server."""
     if echo == (body is not None):

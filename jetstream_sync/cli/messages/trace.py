@@ -42,12 +42,7 @@ _KINDS: Final = {
 @option("--deliver", "Deliver the message, and store it in streams.")
 @header_option
 def trace(
-    settings: Settings,
-    *,
-    subject: str,
-    body: str,
-    deliver: bool,
-    headers: list[tuple[str, str]],
+    settings: Settings, *, subject: str, body: str, deliver: bool, headers: list[tuple[str, str]]
 ) -> None:
     """
     Show which servers, subscriptions and streams would get a message, without delivering it.

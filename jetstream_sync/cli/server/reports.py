@@ -211,11 +211,7 @@ _STATES: Final = ("open", "closed", "all")
 def _connections(responses: Replies) -> list[JSONObject]:
     """Return the connections, each with its server."""
     return [
-        {
-            "server": server_name(response),
-            "cluster": response["server"].get("cluster"),
-            **found,
-        }
+        {"server": server_name(response), "cluster": response["server"].get("cluster"), **found}
         for response in responses
         for found in response["data"].get("connections") or ()
     ]

@@ -271,10 +271,7 @@ _INFO: Final = {
         Field("Bytes Out", "out_bytes", size),
         Field("Slow Consumers", "slow_consumers"),
     ),
-    "Cluster": (
-        Field("Name", "cluster.name"),
-        Field("URLs", "cluster.urls", each=True),
-    ),
+    "Cluster": (Field("Name", "cluster.name"), Field("URLs", "cluster.urls", each=True)),
 }
 
 

@@ -206,11 +206,7 @@ class Lister:
         )
 
     def streams(
-        self,
-        subject: str | None = None,
-        *,
-        everything: bool = True,
-        limit: float | None = None,
+        self, subject: str | None = None, *, everything: bool = True, limit: float | None = None
     ) -> Listed[StreamInfo]:
         """Return the streams of the account, or those that store a subject; see `collect`."""
         listed = self.collect(

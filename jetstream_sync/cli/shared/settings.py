@@ -19,14 +19,7 @@ import click
 from click.core import ParameterSource
 
 from ... import errors
-from ...contexts import (
-    OPTIONS,
-    TLS_OPTIONS,
-    connect_options,
-    is_server_of,
-    local_path,
-    used_fields,
-)
+from ...contexts import OPTIONS, TLS_OPTIONS, connect_options, is_server_of, local_path, used_fields
 from ...exit_status import ExitStatus
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped

@@ -15,17 +15,7 @@ from typing import Any, Final
 import click
 
 from ... import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig, errors
-from ...declare import (
-    CREATE,
-    DELETE,
-    NOTHING,
-    SET_LABEL,
-    UPDATE,
-    Declared,
-    Step,
-    plan,
-    set_of,
-)
+from ...declare import CREATE, DELETE, NOTHING, SET_LABEL, UPDATE, Declared, Step, plan, set_of
 from ...durations import counted
 from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX, OBJECT_PREFIX, check_stream_name

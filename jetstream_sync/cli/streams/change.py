@@ -24,12 +24,7 @@ from ..shared.config import (
     take_fields,
     write_config,
 )
-from ..shared.names import (
-    find_stream,
-    named_stream,
-    optional_stream_argument,
-    stream_argument,
-)
+from ..shared.names import find_stream, named_stream, optional_stream_argument, stream_argument
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -197,13 +192,7 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
     fields = {**removed, **take_fields(StreamConfig, options)}
     with settings.jetstream() as js:
         stream = named_stream(settings, js, name)
-        updated = edit_config(
-            settings,
-            js,
-            stream.cached_info.config,
-            fields,
-            options=options,
-        )
+        updated = edit_config(settings, js, stream.cached_info.config, fields, options=options)
     verb = "already has this config" if updated is None else "was changed"
     show_info(settings, (updated or stream).cached_info, verb)
 

@@ -26,16 +26,7 @@ from ..shared.listings import (
     show_listed,
 )
 from ..shared.names import complete_stream, optional_stream_argument, stream_of, suggesting
-from ..shared.output import (
-    Missing,
-    count,
-    deletions,
-    emit,
-    emit_names,
-    emit_text,
-    size,
-    when,
-)
+from ..shared.output import Missing, count, deletions, emit, emit_names, emit_text, size, when
 from ..shared.prompts import Asker
 from ..shared.render import (
     Block,
@@ -422,14 +413,7 @@ _LONG: Final = (
 @long_option
 @find_options
 @report_options(_LONG, "name")
-def ls(
-    settings: Settings,
-    *,
-    names: bool,
-    everything: bool,
-    long: bool,
-    **options: Any,
-) -> None:
+def ls(settings: Settings, *, names: bool, everything: bool, long: bool, **options: Any) -> None:
     """
     List the streams of the account, or those that match all conditions.
 

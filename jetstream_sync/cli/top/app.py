@@ -672,10 +672,7 @@ class TopApp(App[None]):
 
 def run_app(app: TopApp) -> None:
     """Run the application until it is closed; raise what ended it."""
-    signals = {
-        signal.SIGINT: ExitStatus.INTERRUPTED,
-        signal.SIGTERM: ExitStatus.TERMINATED,
-    }
+    signals = {signal.SIGINT: ExitStatus.INTERRUPTED, signal.SIGTERM: ExitStatus.TERMINATED}
     with app.poller:
         before = {
             number: signal.signal(number, lambda *_, status=status: app.stop(status))

@@ -100,10 +100,7 @@ class View:
         missing = [row for row in found if row.is_missing]
         known = [row for row in found if not row.is_missing]
         # Rows with equal values keep the order of their names.
-        return [
-            *missing,
-            *sorted(known, key=lambda row: sort_key(value(row.fields)), reverse=down),
-        ]
+        return [*missing, *sorted(known, key=lambda row: sort_key(value(row.fields)), reverse=down)]
 
     def is_down(self, rows: Sequence[Row], column: int) -> bool:
         """Return whether the default order of a column is descending: that of numbers is."""
@@ -236,11 +233,7 @@ SERVERS: Final = View(
     none="No servers",
 )
 TASKS: Final = View(
-    name="tasks",
-    title="Tasks",
-    columns=CALLS,
-    sort=4,
-    none="No calls of tasks with results",
+    name="tasks", title="Tasks", columns=CALLS, sort=4, none="No calls of tasks with results"
 )
 #: All views by name.
 VIEWS: Final = {
