@@ -31,7 +31,6 @@ from jetstream_sync.cli.top.data import (
     CONSUMERS,
     STREAMS,
     WORKERS,
-    AccountSnapshot,
     Collector,
     Frame,
     History,
@@ -87,12 +86,8 @@ def consumer(name: str, delivered: int, floor: int, *, lag: int = 0) -> Consumer
     return decode(ConsumerInfo, fields)
 
 
-def snapshot(taken: float, streams: list[StreamInfo], *consumers: ConsumerInfo) -> AccountSnapshot:
-    return AccountSnapshot(
-        taken=taken,
-        streams=Listed("stream", streams),
-        consumers=Listed("consumer", list(consumers)),
-    )
+def snapshot(taken: float, streams: list[StreamInfo], *consumers: ConsumerInfo) -> tuple[Any, ...]:
+    return taken, Listed("stream", streams), Listed("consumer", list(consumers))
 
 
 def core(frame: Frame) -> tuple[list[Any], list[Any]]:
@@ -104,15 +99,15 @@ def core(frame: Frame) -> tuple[list[Any], list[Any]]:
 def test_rates_are_differences_between_snapshots():
     """A rate is the difference of two sequences, divided by the seconds between the snapshots."""
     history = History()
-    first = history.add(snapshot(10.0, [stream("S", 100)], consumer("C", 50, 40, lag=7)))
+    first = history.add(*snapshot(10.0, [stream("S", 100)], consumer("C", 50, 40, lag=7)))
     (row,), (reader,) = core(first)
     assert (first.seconds, row["messages_per_second"], reader["deliveries_per_second"]) == (0, 0, 0)
-    second = history.add(snapshot(12.0, [stream("S", 300)], consumer("C", 80, 60, lag=3)))
+    second = history.add(*snapshot(12.0, [stream("S", 300)], consumer("C", 80, 60, lag=3)))
     (row,), (reader,) = core(second)
     assert (second.seconds, row["messages_per_second"], row["messages"]) == (2, 100, 300)
     assert (reader["deliveries_per_second"], reader["acks_per_second"]) == (15, 10)
     assert (reader["lag"], reader["ack_pending"]) == (3, 20)
-    third = history.add(snapshot(13.0, [stream("S", 300)], consumer("C", 80, 80)))
+    third = history.add(*snapshot(13.0, [stream("S", 300)], consumer("C", 80, 80)))
     assert third.rows["streams"][0].history == (100, 0)
     assert third.rows["consumers"][0].history == (7, 3, 0)
     assert (second.in_rate, second.out_rate, third.in_rate, third.out_rate) == (100, 15, 0, 0)
@@ -121,9 +116,9 @@ def test_rates_are_differences_between_snapshots():
 def test_a_recreated_stream_has_no_rate():
     """The rate is 0 after a stream was recreated or a consumer was reset."""
     history = History()
-    history.add(snapshot(1.0, [stream("S", 100)], consumer("C", 50, 50)))
+    history.add(*snapshot(1.0, [stream("S", 100)], consumer("C", 50, 50)))
     later = [stream("S", 500, created="2026-01-02T03:04:06Z")]
-    (row,), (reader,) = core(history.add(snapshot(2.0, later, consumer("C", 0, 0))))
+    (row,), (reader,) = core(history.add(*snapshot(2.0, later, consumer("C", 0, 0))))
     assert (row["messages_per_second"], reader["deliveries_per_second"]) == (0, 0)
 
 
@@ -131,7 +126,7 @@ def test_the_history_of_a_deleted_stream_is_dropped():
     """A stream that is created again starts with an empty graph."""
     history = History()
     for moment, streams in enumerate(([stream("S", 1)], [stream("S", 9)], [], [stream("S", 9)])):
-        frame = history.add(snapshot(float(moment), streams))
+        frame = history.add(*snapshot(float(moment), streams))
     assert frame.rows["streams"][0].history == (0,)
 
 
@@ -149,7 +144,7 @@ def test_sparkline():
 def test_rows_are_sorted_by_a_column():
     """Rows are sorted by a column, numbers descending; equal values by name."""
     infos = [stream("b", 5), stream("A", 9, consumers=1), stream("c", 5)]
-    rows = History().add(snapshot(1.0, infos)).rows["streams"]
+    rows = History().add(*snapshot(1.0, infos)).rows["streams"]
 
     def names(column: int, **options: Any) -> list[str]:
         return [row.key for row in STREAMS.sorted(rows, column, **options)]
@@ -727,7 +722,7 @@ def test_a_small_terminal(play):
 
 def stream_fields(name: str) -> dict[str, Any]:
     """Return the fields of a stream in the table."""
-    (row,) = History().add(snapshot(1, [stream(name, 1)])).rows[STREAMS.name]
+    (row,) = History().add(*snapshot(1, [stream(name, 1)])).rows[STREAMS.name]
     return dict(row.fields)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
@@ -272,23 +273,6 @@ class TopOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccountSnapshot:
-    """The state of all streams and consumers at one time."""
-
-    taken: float
-    """Time of the monotonic clock, in seconds."""
-    streams: Listed[StreamInfo]
-    consumers: Listed[ConsumerInfo]
-
-    @classmethod
-    def take(cls, lists: Lister) -> AccountSnapshot:
-        """Return the present state, with one request per stream that has consumers."""
-        streams = lists.streams(limit=lists.half)
-        consumers = lists.consumers_of(streams)
-        return cls(taken=monotonic(), streams=streams, consumers=consumers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """Everything that one screen or table shows."""
 
@@ -360,20 +344,18 @@ class Collector:
         new: dict[str, Sequence[Row]] = {}
         sources = dict(self._sources)
         try:
-            snapshot = AccountSnapshot.take(self._lists)
+            streams = self._lists.streams(limit=self._lists.half)
+            consumers = self._lists.consumers_of(streams)
         except Error as error:
             self.has_waited = True
             failed |= dict.fromkeys(_OF_ACCOUNT, error)
             sources[SERVERS.name] = partial(self._answering_servers, error)
         else:
-            self.has_waited = bool(snapshot.streams.missing or snapshot.consumers.missing)
-            found = self._history.add(snapshot)
-            sources[TASKS.name] = partial(self._tasks, snapshot)
-            new |= {
-                **found.rows,
-                BUCKETS.name: _buckets(snapshot),
-                SERVERS.name: self._servers(snapshot),
-            }
+            self.has_waited = bool(streams.missing or consumers.missing)
+            found = self._history.add(monotonic(), streams, consumers)
+            sources[TASKS.name] = partial(self._tasks, streams)
+            servers = self._servers(streams, consumers)
+            new |= {**found.rows, BUCKETS.name: _buckets(streams), SERVERS.name: servers}
         if view in sources:
             try:
                 new[view] = sources[view]()
@@ -431,10 +413,10 @@ class Collector:
                     rows.append(Row(key=key, fields=fields, history=history, record=entry))
         return rows
 
-    def _tasks(self, snapshot: AccountSnapshot) -> list[Row]:
+    def _tasks(self, streams: Listed[StreamInfo]) -> list[Row]:
         buckets = [
             info.config.name.removeprefix(KV_PREFIX)
-            for info in snapshot.streams.found
+            for info in streams.found
             if RESULTS_MARK in (info.config.metadata or {})
         ]
         return [
@@ -462,14 +444,14 @@ class Collector:
             for name, offline in sorted(servers.items())
         ]
 
-    def _servers(self, snapshot: AccountSnapshot) -> list[Row]:
+    def _servers(self, streams: Listed[StreamInfo], consumers: Listed[ConsumerInfo]) -> list[Row]:
         servers: dict[str, dict[str, Any]] = {}
         #: The last time that a leader has heard of a server, in seconds before now.
         ages: dict[str, float] = {}
         own = self._nc.server_info.server_name
         kinds: tuple[tuple[str, Sequence[ClusterInfo | None]], ...] = (
-            ("stream", [stream.cluster for stream in snapshot.streams.found]),
-            ("consumer", [consumer.cluster for consumer in snapshot.consumers.found]),
+            ("stream", [stream.cluster for stream in streams.found]),
+            ("consumer", [consumer.cluster for consumer in consumers.found]),
         )
 
         def at(name: str) -> dict[str, Any]:
@@ -515,11 +497,10 @@ def _missing_rows(missing: Sequence[Missing]) -> list[Row]:
     ]
 
 
-def _buckets(snapshot: AccountSnapshot) -> list[Row]:
-    rows = _missing_rows(
-        [stream for stream in snapshot.streams.missing if stream.name.startswith(tuple(_BUCKETS))]
-    )
-    for info in snapshot.streams.found:
+def _buckets(streams: Listed[StreamInfo]) -> list[Row]:
+    prefixes = tuple(_BUCKETS)
+    rows = _missing_rows([item for item in streams.missing if item.name.startswith(prefixes)])
+    for info in streams.found:
         config = info.config
         for prefix, kind in _BUCKETS.items():
             if config.name.startswith(prefix):
@@ -554,36 +535,30 @@ class History:
             points.append(value)
         return tuple(points)
 
-    def add(self, now: AccountSnapshot) -> Frame:
-        """Add a snapshot, and return the frame of its differences from the previous one."""
-        seconds = 0.0 if self._taken is None else now.taken - self._taken
-        streams = [self._stream(info, seconds) for info in now.streams.found]
-        consumers = [self._consumer(info, seconds) for info in now.consumers.found]
-        self._taken = now.taken
-        self._streams = {info.config.name: info for info in now.streams.found}
-        self._consumers = {title(info): info for info in now.consumers.found}
-        in_rate = sum(row.fields["messages_per_second"] for row in streams)
-        out_rate = sum(row.fields["deliveries_per_second"] for row in consumers)
-        streams += _missing_rows(now.streams.missing)
-        consumers += _missing_rows(now.consumers.missing)
-        there = {(STREAMS.name, row.key) for row in streams}
-        there |= {(CONSUMERS.name, row.key) for row in consumers}
+    def add(
+        self, taken: float, streams: Listed[StreamInfo], consumers: Listed[ConsumerInfo]
+    ) -> Frame:
+        """Add the state at a time, and return the frame of its differences from the one before."""
+        seconds = 0.0 if self._taken is None else taken - self._taken
+        stream_rows = [self._stream(info, seconds) for info in streams.found]
+        consumer_rows = [self._consumer(info, seconds) for info in consumers.found]
+        self._taken = taken
+        self._streams = {info.config.name: info for info in streams.found}
+        self._consumers = {title(info): info for info in consumers.found}
+        in_rate = sum(row.fields["messages_per_second"] for row in stream_rows)
+        out_rate = sum(row.fields["deliveries_per_second"] for row in consumer_rows)
+        rows = {
+            STREAMS.name: [*stream_rows, *_missing_rows(streams.missing)],
+            CONSUMERS.name: [*consumer_rows, *_missing_rows(consumers.missing)],
+        }
+        there = {(name, row.key) for name, found in rows.items() for row in found}
         for gone in {point for point in self._points if point[0] in _CORE} - there:
             del self._points[gone]
-        return Frame(
-            rows={STREAMS.name: streams, CONSUMERS.name: consumers},
-            seconds=seconds,
-            in_rate=in_rate,
-            out_rate=out_rate,
-        )
+        return Frame(rows=rows, seconds=seconds, in_rate=in_rate, out_rate=out_rate)
 
     def _stream(self, info: StreamInfo, seconds: float) -> Row:
         name, state = info.config.name, info.state
-        before = self._streams.get(name)
-        rate = 0.0
-        # A stream that was deleted and created again has a new creation time and no rate yet.
-        if before is not None and before.created == info.created:
-            rate = _rate(state.last_seq, before.state.last_seq, seconds)
+        rate = _rate("state.last_seq", info, self._streams.get(name), seconds)
         last = state.last_ts if state.last_ts is not None and state.last_ts.year > 1 else None
         fields = {
             "name": name,
@@ -597,11 +572,10 @@ class History:
         return Row(key=name, fields=fields, history=history, record=info)
 
     def _consumer(self, info: ConsumerInfo, seconds: float) -> Row:
-        key, rate, ack_rate = title(info), 0.0, 0.0
+        key = title(info)
         before = self._consumers.get(key)
-        if before is not None and before.created == info.created:
-            rate = _rate(info.delivered.consumer_seq, before.delivered.consumer_seq, seconds)
-            ack_rate = _rate(info.ack_floor.consumer_seq, before.ack_floor.consumer_seq, seconds)
+        rate = _rate("delivered.consumer_seq", info, before, seconds)
+        ack_rate = _rate("ack_floor.consumer_seq", info, before, seconds)
         fields = {
             "stream": info.stream_name,
             "name": info.name,
@@ -617,9 +591,14 @@ class History:
         return Row(key=key, fields=fields, history=history, record=info)
 
 
-def _rate(now: int, before: int, seconds: float) -> float:
+def _rate(name: str, info: Any, before: Any, seconds: float) -> float:
+    """Return by how much a number of a stream or consumer has grown in a second; `before`: its info then, if any."""
+    # One that was deleted and created again has a new creation time and no rate yet.
+    if before is None or before.created != info.created or seconds <= 0:
+        return 0.0
+    value = attrgetter(name)
     # The sequences go back when a consumer is reset; that is not a negative rate.
-    return max(0, now - before) / seconds if seconds > 0 else 0.0
+    return float(max(0, value(info) - value(before)) / seconds)
 
 
 class Poller:
