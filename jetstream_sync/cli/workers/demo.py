@@ -178,29 +178,8 @@ _COUNTS: Final = ("deliveries", "redelivered", "deduplicated", "refused")
 # --- the monitor ----------------------------------------------------------------------------------
 
 
-@dataclass
-class Stage:
-    """The messages of one stage, compared with the input."""
-
-    name: str
-    #: Returns id and total of a message.
-    work: Work
-    #: Number of messages of each order.
-    seen: Counter[str] = field(default_factory=Counter)
-    #: Messages with another total than the order has, or about no order of the input.
-    wrong: int = 0
-
-    def document(self, orders: int) -> dict[str, Any]:
-        """Return the numbers, and whether they match the input."""
-        right = sum(self.seen.values())
-        numbers = {
-            "missing": orders - len(self.seen),
-            "duplicates": right - len(self.seen),
-            "wrong": self.wrong,
-        }
-        matches = not any(numbers.values())
-        numbers = {"messages": right + self.wrong, **numbers}
-        return {"stage": self.name, **numbers, "matches_input": matches}
+#: The stages, each with a function that returns the id and the total of its messages.
+_STAGES: Final[dict[str, Work]] = {"received": price, "processed": dict, "completed": dict}
 
 
 class OrderMonitor:
@@ -208,29 +187,44 @@ class OrderMonitor:
 
     def __init__(self, orders: dict[str, bytes]) -> None:
         self._totals = {name: read(order, price)["total"] for name, order in orders.items()}
-        works: dict[str, Work] = {"received": price, "processed": dict, "completed": dict}
-        self.stages: dict[str, Stage] = {name: Stage(name, work) for name, work in works.items()}
+        #: The number of messages of each order, by stage.
+        self.seen: dict[str, Counter[str]] = {stage: Counter() for stage in _STAGES}
+        #: Messages with another total than the order has, or about no order of the input.
+        self._wrong: Counter[str] = Counter()
         self.last_seq: int = 0
 
     def __call__(self, msg: JetStreamMsg) -> None:
         """Compare one message."""
         self.last_seq = msg.metadata.stream_seq
-        # A message of another subject does not match the input either.
-        stage = self.stages.get(msg.subject.rpartition(".")[2], self.stages["received"])
+        stage = msg.subject.rpartition(".")[2]
+        if stage not in _STAGES:
+            stage = "received"  # a message of another subject does not match the input either
         try:
-            order = read(msg.data, stage.work)
+            order = read(msg.data, _STAGES[stage])
             right = order["total"] == self._totals[order["id"]]
         except (OrderError, LookupError, TypeError):
             right = False
         if right:
-            stage.seen[order["id"]] += 1
+            self.seen[stage][order["id"]] += 1
         else:
-            stage.wrong += 1
+            self._wrong[stage] += 1
 
     @property
     def completed(self) -> int:
         """Number of orders that came through so far."""
-        return len(self.stages["completed"].seen)
+        return len(self.seen["completed"])
+
+    def report(self) -> Iterator[dict[str, Any]]:
+        """Yield the numbers of each stage, and whether they match the input."""
+        for stage, seen in self.seen.items():
+            right, wrong = sum(seen.values()), self._wrong[stage]
+            numbers = {
+                "missing": len(self._totals) - len(seen),
+                "duplicates": right - len(seen),
+                "wrong": wrong,
+            }
+            matches = not any(numbers.values())
+            yield {"stage": stage, "messages": right + wrong, **numbers, "matches_input": matches}
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -361,7 +355,7 @@ class DemoRun:
 
     def report(self) -> dict[str, Any]:
         """Return the result."""
-        stages = [stage.document(len(self.orders)) for stage in self.monitor.stages.values()]
+        stages = list(self.monitor.report())
         consumers = []
         for name, step in self.steps.items():
             counts = Counter(step.counted)
