@@ -100,18 +100,19 @@ def is_context_name(name: str) -> bool:
     )
 
 
-def fault_in(fields: object) -> str:
-    """Return why the fields are not a valid context, without secrets; empty when they are."""
+def check_fields(fields: Any) -> dict[str, Any]:
+    """Return the fields of a context; raise `ValueError`, without secrets, if they are not valid."""
     if not isinstance(fields, dict):
-        return "expected a JSON object"
+        raise ValueError("expected a JSON object")  # noqa: TRY004 - as for text that is no JSON
     for key, usual in KEYS.items():
         value = fields.get(key)
         # Boolean keys may be text as well.
         if isinstance(usual, str | bool) and not isinstance(value, str | type(usual) | None):
             kind = "text" if isinstance(usual, str) else "true or false"
             is_plain = isinstance(value, int | float) and key not in SECRETS
-            return f"{key}: expected {kind}, not {value if is_plain else type(value).__name__}"
-    return ""
+            shown = value if is_plain else type(value).__name__
+            raise ValueError(f"{key}: expected {kind}, not {shown}")  # noqa: TRY004
+    return fields
 
 
 def used_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,15 +318,12 @@ def read_context(
         raise errors.InvalidOptionError("context", name, "is not the name of a context")
     path = os.path.join(contexts_root(), "context", f"{name}.json")  # noqa: PTH118
     try:
-        fields = masked(json.loads(_read(path)))
+        fields = check_fields(masked(json.loads(_read(path))))
     except FileNotFoundError:
         raise errors.InvalidOptionError("context", name, f"there is no file {path}") from None
     except (OSError, ValueError) as error:
         # Without its cause, which holds the text of the file.
         raise errors.InvalidOptionError("context", name, f"{path}: {error}") from None
-    fault = fault_in(fields)
-    if fault:
-        raise errors.InvalidOptionError("context", name, f"{path}: {fault}")
     try:
         used = used_fields(fields)
         if _LOGINS & options.keys():

@@ -12,7 +12,7 @@ import click
 
 from .. import errors
 from ..address import parse_servers
-from ..contexts import KEYS, fault_in, scheme_of
+from ..contexts import KEYS, check_fields, scheme_of
 from ..exit_status import ExitStatus
 from .shared.context_store import Contexts, complete_context, redacted
 from .shared.env import json_text, parse_json
@@ -215,11 +215,9 @@ def edit(settings: Settings, *, name: str | None) -> None:
     changed = after is not None and after.strip() != before
     if changed:
         try:
-            fields = parse_json(after or "")
+            fields = check_fields(parse_json(after or ""))
         except ValueError as error:
             raise CommandError(f"nothing was saved: {error}") from error
-        if reason := fault_in(fields):
-            raise CommandError(f"nothing was saved: {reason}")
         store.save(name, fields)
     text = f"Context {name} was changed" if changed else "Nothing was changed"
     emit_text(settings, {"context": name, "changed": changed}, text)

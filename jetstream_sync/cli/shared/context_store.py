@@ -21,8 +21,8 @@ from ...contexts import (
     FILES,
     KEYS,
     SECRETS,
+    check_fields,
     contexts_root,
-    fault_in,
     is_context_name,
     is_reference,
     scheme_of,
@@ -87,14 +87,11 @@ class Contexts:
         """Return the fields of a context."""
         path = self.path(name)
         try:
-            fields = parse_json(path.read_text("utf-8"))
+            return check_fields(parse_json(path.read_text("utf-8")))
         except FileNotFoundError:
             raise self._missing(name) from None
         except (OSError, ValueError) as error:
             raise CommandError(f"{path}: {error}") from error
-        if reason := fault_in(fields):
-            raise CommandError(f"{path}: {reason}")
-        return dict(fields)
 
     def save(self, name: str, fields: Mapping[str, Any]) -> None:
         """Write a context atomically."""
