@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import inspect
 import math
 import operator
 import os
@@ -122,7 +123,9 @@ class Metric:
 class Check:
     """The findings and the measurements of a check, and the thresholds of its options."""
 
-    def __init__(self, suite: str, name: str, thresholds: Mapping[str, Thresholds]) -> None:
+    def __init__(
+        self, suite: str, name: str, thresholds: Mapping[str, tuple[float | None, float | None]]
+    ) -> None:
         self.suite = suite
         self.name = name
         self.findings: list[tuple[Level, str]] = []
@@ -143,9 +146,18 @@ class Check:
         if text:
             self.findings.append((Level.CRITICAL, text))
 
-    def add(self, name: str, value: float, about: str, unit: str = "", levels: str = "") -> None:
-        """Add a measurement, and judge it by the thresholds with the name ``levels``, if any was given."""
-        thresholds = self._thresholds.get(levels, Thresholds())
+    def add(
+        self,
+        name: str,
+        value: float,
+        about: str,
+        unit: str = "",
+        *,
+        levels: str = "",
+        below: bool | None = False,
+    ) -> None:
+        """Add a measurement; judge it by the thresholds with the name ``levels``, if any was given; see `Thresholds`."""
+        thresholds = Thresholds(*self._thresholds.get(levels, (None, None)), below)
         self.metrics.append(metric := Metric(name, value, about, unit, thresholds))
         level = thresholds.level(value)
         if level is not None:
@@ -153,7 +165,7 @@ class Check:
 
     def judges(self, levels: str) -> bool:
         """Return whether there is a critical threshold with this name."""
-        return self._thresholds[levels].critical is not None
+        return self._thresholds[levels][1] is not None
 
     def write(self, settings: Settings, layout: str) -> None:
         """Write the findings in a format."""
@@ -201,21 +213,19 @@ class Check:
 # --- commands -------------------------------------------------------------------------------------
 
 
-#: The attribute of a check with the names of its thresholds, each with whether small values are bad.
-_BELOW: Final = "thresholds_below"
-
-
 def _check(suite: str, name: str = "") -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command of a function that fills in a `Check`."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
+        parameters = inspect.signature(function).parameters
+
         def run(settings: Settings, *, layout: str, **options: Any) -> None:
             values = {key: _seconds(value) for key, value in options.items()}
+            # The options that the function does not take are thresholds of measurements.
+            names = {key.rpartition("_")[0] for key in values.keys() - parameters.keys()}
             thresholds = {
-                levels: Thresholds(
-                    values.pop(f"{levels}_warn", None), values.pop(f"{levels}_critical"), below
-                )
-                for levels, below in function.__dict__.get(_BELOW, {}).items()
+                levels: (values.pop(f"{levels}_warn", None), values.pop(f"{levels}_critical"))
+                for levels in names
             }
             check = Check(suite, name or suite.capitalize(), thresholds)
             try:
@@ -250,31 +260,12 @@ def _option(flag: str, text: str, kind: Any = None, default: Any = None) -> Deco
     return option(flag, text, kind, default=default)
 
 
-def _judged(name: str, *options: Decorator, below: bool | None = False) -> Decorator:
-    """Return the options ``--NAME-critical`` and maybe ``--NAME-warn`` as the thresholds of a measurement."""
-
-    def mark(function: Callable[..., None]) -> Callable[..., None]:
-        function.__dict__.setdefault(_BELOW, {})[name.replace("-", "_")] = below
-        return function
-
-    return with_options(mark, *options)
-
-
-def _critical(name: str, text: str, kind: Any = None) -> Decorator:
-    """Return the option for the critical threshold of a measurement, which has no other."""
-    return _judged(name, _option(f"--{name}-critical", text, kind))
-
-
-def _levels(
-    name: str, about: str, *defaults: Any, kind: Any = None, below: bool | None = False
-) -> Decorator:
-    """Return the options for the warning and the critical threshold of a value; see `Thresholds`."""
+def _levels(name: str, about: str, *defaults: Any, kind: Any = None) -> Decorator:
+    """Return the options for the warning and the critical threshold of a value; see `Check.add`."""
     warn, crit = defaults or (None, None)
-    return _judged(
-        name,
+    return with_options(
         _option(f"--{name}-warn", f"Warn at this {about}.", kind, warn),
         _option(f"--{name}-critical", f"Fail at this {about}.", kind, crit),
-        below=below,
     )
 
 
@@ -307,13 +298,9 @@ def connection(settings: Settings, check: Check) -> None:
 @_option("--peer-expect", "Fail unless there are N replicas.")
 @_option("--peer-lag-critical", "Fail if a replica is N operations behind.")
 @_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
-@_judged(
-    "msgs",
-    _option("--msgs-warn", "Warn with at most N messages."),
-    _option("--msgs-critical", "Fail with at most N messages."),
-    below=True,
-)
-@_levels("subjects", "number of subjects", below=None)
+@_option("--msgs-warn", "Warn with at most N messages.")
+@_option("--msgs-critical", "Fail with at most N messages.")
+@_levels("subjects", "number of subjects")
 def stream(
     settings: Settings,
     check: Check,
@@ -333,8 +320,9 @@ def stream(
     check.name = stream
     with settings.jetstream() as js:
         info = js.get_stream(stream).cached_info
-    check.add("messages", info.state.messages, "Messages", levels="msgs")
-    check.add("subjects", info.state.num_subjects or 0, "Subjects", levels="subjects")
+    check.add("messages", info.state.messages, "Messages", levels="msgs", below=True)
+    subjects = info.state.num_subjects or 0
+    check.add("subjects", subjects, "Subjects", levels="subjects", below=None)
     check.critical(_replica_problem(info, peer_lag_critical, peer_seen_critical, peer_expect))
     origins = list(info.sources or ()) if info.mirror is None else [info.mirror]
     if not origins and (lag_critical is not None or seen_critical is not None):
@@ -391,12 +379,12 @@ def _peer_problem(cluster: ClusterInfo | None, lag: float | None, seen: float | 
 @_check("consumer")
 @_stream
 @option("--consumer CONSUMER", "The consumer.", required=True)
-@_critical("outstanding-ack", "Fail with N unacknowledged messages.")
-@_critical("waiting", "Fail with N waiting pulls.")
-@_critical("unprocessed", "Fail with N messages to deliver.")
-@_critical("last-delivery", "Fail without deliveries for this time.", DURATION)
-@_critical("last-ack", "Fail without acknowledgements for this time.", DURATION)
-@_critical("redelivery", "Fail with N redelivered messages.")
+@_option("--outstanding-ack-critical", "Fail with N unacknowledged messages.")
+@_option("--waiting-critical", "Fail with N waiting pulls.")
+@_option("--unprocessed-critical", "Fail with N messages to deliver.")
+@_option("--last-delivery-critical", "Fail without deliveries for this time.", DURATION)
+@_option("--last-ack-critical", "Fail without acknowledgements for this time.", DURATION)
+@_option("--redelivery-critical", "Fail with N redelivered messages.")
 @_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
 @option("--pinned", "Fail unless all groups have a client.", default=None)
 def consumer(
@@ -632,7 +620,7 @@ def meta(
 
 @_check("kv")
 @option("--bucket BUCKET", "The bucket.", required=True, shell_complete=complete_bucket)
-@_levels("values", "number of values", below=None)
+@_levels("values", "number of values")
 @option("--key KEY", "Fail unless this key has a value.")
 @_option("--peer-seen-critical", "Fail if a replica was not seen for this time.", DURATION, "5s")
 def kv(
@@ -655,14 +643,14 @@ def kv(
             except errors.KeyNotFoundError:
                 check.critical(f"key {key} not found")
     check.critical(_replica_problem(status.info, None, peer_seen_critical))
-    check.add("values", status.values, "Stored values", levels="values")
+    check.add("values", status.values, "Stored values", levels="values", below=None)
     check.add("bytes", status.bytes, "Bytes in the bucket", "B")
     check.add("replicas", status.info.config.num_replicas or 1, "Replicas of the bucket")
 
 
 @_check("credential")
 @option("--credential FILE", "The credentials file.", NonEmptyPath(path_type=Path), required=True)
-@_levels("validity", "time until it expires", None, "0s", kind=DURATION, below=True)
+@_levels("validity", "time until it expires", None, "0s", kind=DURATION)
 @option("--require-expiry/--no-require-expiry", "Fail if it never expires.", default=True)
 def credential(
     _settings: Settings, check: Check, *, credential: Path, require_expiry: bool
@@ -680,4 +668,4 @@ def credential(
         (check.critical if require_expiry else check.ok)("never expires")
         return
     left = expires - datetime.now(timezone.utc).timestamp()
-    check.add("expiry", left, "Time until it expires", "s", levels="validity")
+    check.add("expiry", left, "Time until it expires", "s", levels="validity", below=True)

@@ -28,12 +28,12 @@ def test_a_value_that_reaches_a_threshold_is_bad(thresholds, levels):
 
 def test_the_worst_finding_is_the_level_of_the_check():
     """A measurement without thresholds is no finding; an empty problem is none either."""
-    check = Check("stream", "S", {"msgs": Thresholds(3, 1, below=True)})
+    check = Check("stream", "S", {"msgs": (3, 1)})
     check.add("bytes", 5, "Bytes")
     check.critical("")
     assert (check.level, check.findings) == (Level.OK, [])
     check.ok("fine")
-    check.add("messages", 2, "Messages", levels="msgs")
+    check.add("messages", 2, "Messages", levels="msgs", below=True)
     assert check.level is Level.WARNING
     check.critical("no leader")
     assert check.level is Level.CRITICAL
