@@ -430,7 +430,7 @@ COMMANDS: Final = {
     "req": Entry("Send a request and show the replies.", "messages.pub", "request"),
     "reply": Entry("Answer requests.", "messages.pub"),
     "sub": Entry("Show messages as they arrive.", "messages.receive", "subscribe"),
-    "trace": Entry("Trace the route of a message.", "messages.trace"),
+    "trace": Entry("Trace the route of a message.", "messages.pub"),
     "apply": Entry("Create or update streams and consumers from a file.", "streams.apply"),
     "context": Entry(
         "Manage named logins, shared with the nats command.\n\n"

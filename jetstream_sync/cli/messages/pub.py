@@ -1,24 +1,32 @@
-"""``jsm pub``, ``req`` and ``reply``: publish messages, send requests, and answer them."""
+"""``jsm pub``, ``req``, ``reply`` and ``trace``: publish messages, send and answer requests, show ways (ADR-41)."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ... import errors
+from ... import Headers, errors
 from ...durations import counted
 from ...exit_status import ExitStatus
 from ...headers import MSG_ID, MSG_TTL, StatusCode
 from ...net.clock import Deadline, monotonic
-from ..shared.env import readable, visible
-from ..shared.long_running import failover, failover_options, pause, reconnect_options
+from ..shared.env import readable, single_line, visible
+from ..shared.long_running import (
+    failover,
+    failover_options,
+    pause,
+    reconnect_options,
+    wait_interruptibly,
+)
 from ..shared.output import count as count_text
-from ..shared.output import emit_item, emit_line, say, to_json
+from ..shared.output import emit, emit_item, emit_line, say, to_json
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, hint_of, one_line
+from ..shared.system import JSONObject, parsed
 from ..shared.values import (
     DURATION,
     FROM_0,
@@ -29,8 +37,15 @@ from ..shared.values import (
     option,
     with_options,
 )
-from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
-from .receive import raise_if_ended
+from .outgoing import (
+    Message,
+    PermissionWatch,
+    body_of,
+    header_option,
+    message_options,
+    outgoing,
+    require_2_11,
+)
 from .view import MessageWriter, header_lines
 
 if TYPE_CHECKING:
@@ -399,7 +414,8 @@ def reply(
         nc.subscribe(subject, queue) as requests,
     ):
         nc.flush(settings.timeout)
-        raise_if_ended(requests)
+        if not requests.is_valid:
+            requests.unsubscribe()  # raises why the subscription has ended
         if not settings.json:
             say(settings, f"Listening on [{readable(subject)}]")
             settings.env.stdout.flush()
@@ -412,3 +428,132 @@ def reply(
             elif msg.reply and body is not None:
                 msg.respond(body.encode("utf-8", "surrogateescape"))
         nc.flush(settings.timeout)
+
+
+# --- trace ---------------------------------------------------------------------------------------
+
+_DESTINATION: Final = "Nats-Trace-Dest"
+_ONLY: Final = "Nats-Trace-Only"
+_HOP: Final = "Nats-Trace-Hop"
+
+#: The kinds of connections: the name, the arrow and the name of the id.
+_KINDS: Final = {
+    0: ("Client", "--C", "cid"),
+    1: ("Router", "-->", "rid"),
+    2: ("Gateway", "==>", "gid"),
+    3: ("System", "--S", "sid"),
+    4: ("Leafnode", "~~>", "lid"),
+    5: ("JetStream", "--J", "jid"),
+    6: ("Account", "--A", "aid"),
+}
+
+
+@command()
+@click.argument("subject")
+@click.argument("body", required=False, default="")
+@option("--deliver", "Deliver the message, and store it in streams.")
+@header_option
+def trace(
+    settings: Settings, *, subject: str, body: str, deliver: bool, headers: list[tuple[str, str]]
+) -> None:
+    """
+    Show which servers, subscriptions and streams would get a message, without delivering it.
+
+    It needs nats-server 2.11.
+    """
+    with settings.connection() as nc:
+        require_2_11(nc, "trace")
+        inbox = nc.new_inbox()
+        subscription = nc.subscribe(inbox)
+        pairs = Headers(headers)
+        pairs[_DESTINATION] = inbox
+        if not deliver:
+            pairs[_ONLY] = "true"
+        nc.publish(subject, body_of(settings.env, body), headers=pairs)
+        events: list[JSONObject] = []
+        wanted = 1
+        deadline = Deadline(settings.timeout)
+        while len(events) < wanted:
+            try:
+                msg = wait_interruptibly(subscription.next_msg, deadline)
+            except errors.TimeoutError:
+                break
+            events.append(parsed(msg.data, "trace event"))
+            wanted += events[-1].get("hops") or 0
+    if not events:
+        raise CommandError("no trace arrived", ExitStatus.TIMED_OUT)
+    emit(settings, events, lambda: _show_trace(settings, events))
+    if len(events) < wanted:
+        text = f"{len(events)} of {wanted} servers sent a trace"
+        raise CommandError(text, ExitStatus.TIMED_OUT)
+
+
+def _show_trace(settings: Settings, events: list[JSONObject]) -> None:
+    by_hop = {"".join(_hop_of(event)): event for event in events}
+    counts: Counter[str] = Counter()
+    out = settings.env.stdout
+    for depth, text in _trace_lines(by_hop, "", counts):
+        out.write(single_line(f"{'    ' * depth}{text}") + "\n")
+    arrows = " ".join(f"{name}: {arrow}" for name, arrow, _ in list(_KINDS.values())[:6])
+    out.write(f"\nLegend: {arrows} Error: --X\n")
+    if counts:
+        listed = ", ".join(f"{kind}: {number}" for kind, number in sorted(counts.items()))
+        out.write(f"Delivered to {listed}\n")
+
+
+def _hop_of(event: JSONObject) -> list[str]:
+    found: list[str] = (event.get("request", {}).get("header") or {}).get(_HOP) or []
+    return found[:1]
+
+
+def _trace_lines(
+    by_hop: dict[str, JSONObject], hop: str, counts: Counter[str]
+) -> Iterator[tuple[int, str]]:
+    """Yield the depth and the text of the lines for a server and the servers behind it."""
+    event = by_hop.get(hop)
+    if event is None:
+        yield 0, "--X no trace of this server"
+        return
+    steps = event.get("events") or []
+    reached = False
+    for step in steps:
+        if step["type"] in ("eg", "js"):
+            reached = True
+            counts["JetStream" if step["type"] == "js" else _KINDS[step["kind"]][0]] += 1
+        yield 0, _trace_line(event["server"], step)
+        if step.get("error"):
+            yield 0, f"--X Error: {step['error']}"
+        if step.get("hop"):
+            for depth, text in _trace_lines(by_hop, step["hop"], counts):
+                yield depth + 1, text
+    if steps and not reached and steps[0]["kind"] == 0 and not steps[0].get("error"):
+        yield 0, "--X No active interest"
+
+
+#: The start of the line of a step, and the names and keys of its values, by the type of the step.
+_STEPS: Final = {
+    "in": ("{kind}{name} {id}:{cid}", {"cluster": "cluster", "server": "server", "version": "ver"}),
+    "sm": ("    Mapping", {"subject": "to"}),
+    "se": ("    Stream Export", {"subject": "to", "account": "acc"}),
+    "si": ("    Service Import", {"from": "from", "to": "to", "account": "acc"}),
+    "js": ("--J JetStream", {"action": "action", "stream": "stream", "subject": "subject"}),
+    "eg": (
+        "{arrow} {kind}{name} {id}:{cid}",
+        {"account": "acc", "subject": "sub", "queue": "queue"},
+    ),
+}
+
+
+def _trace_line(server: JSONObject, step: JSONObject) -> str:
+    """Return the text of a step."""
+    kind, arrow, id_name = _KINDS.get(step.get("kind", 5), ("", "", "id"))
+    name = f' "{step["name"]}"' if step.get("name") else ""
+    head, keys = _STEPS.get(step["type"], ("{type}", {}))
+    action = "no interest" if step.get("nointerest") else "stored"
+    values = {**step, "action": action, "server": server.get("name")}
+    if step["type"] == "in":
+        values |= {name: server.get(name) for name in ("cluster", "ver")}
+    found = ((label, values.get(key)) for label, key in keys.items())
+    parts = {"kind": kind, "arrow": arrow, "name": name, "id": id_name, "cid": step.get("cid")}
+    start = head.format(type=step["type"], **parts)
+    return " ".join([start, *(f'{label}:"{value}"' for label, value in found if value)])

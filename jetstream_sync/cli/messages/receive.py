@@ -186,12 +186,6 @@ class PushSource:
             self._subscription.drain(_DRAIN_TIMEOUT_S)
 
 
-def raise_if_ended(subscription: Subscription) -> None:
-    """Raise the reason if a subscription has ended; a refused one has ended when a flush returns."""
-    if not subscription.is_valid:
-        subscription.unsubscribe()
-
-
 class CoreSource:
     """Messages of core NATS; see `Source`."""
 
@@ -208,9 +202,9 @@ class CoreSource:
 
     def _check(self) -> None:
         """Raise the reason if all subscriptions have ended, such as a refused permission."""
-        # A single refusal is a warning of the connection.
+        # A single refusal is a warning of the connection. A refused one has ended when a flush returns.
         if not any(subscription.is_valid for subscription in self._subscriptions):
-            raise_if_ended(self._subscriptions[0])
+            self._subscriptions[0].unsubscribe()
 
     def _enqueue(self, msg: Msg) -> None:
         with self._arrived:
