@@ -16,7 +16,7 @@ from .. import errors
 from ..exit_status import ExitStatus
 from .main import NounGroup
 from .shared.env import parse_json
-from .shared.output import emit
+from .shared.output import emit, emit_text
 from .shared.render import Block, Field, Table, show_blocks, show_rows
 from .shared.settings import Settings, command
 from .shared.status import MEANINGS, CommandError
@@ -147,7 +147,7 @@ def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
     shown = below.command
     if path == ("options",):
         text = _options_help(below)
-        emit(settings, {"help": text}, lambda: settings.env.stdout.write(text))
+        emit_text(settings, {"help": text}, text.removesuffix("\n"))
         return
     for name in path:
         found = shown.get_command(below, name) if isinstance(shown, click.Group) else None
@@ -155,11 +155,7 @@ def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
             raise CommandError(f"no such command: {name!r}", hint="see 'jsm commands'")
         shown, below = found, click.Context(found, info_name=found.name, parent=below)
     text = shown.get_help(below)
-    emit(
-        settings,
-        {"command": below.command_path, "help": text},
-        lambda: settings.env.stdout.write(f"{text}\n"),
-    )
+    emit_text(settings, {"command": below.command_path, "help": text}, text)
 
 
 def _options_help(root: click.Context) -> str:
@@ -203,8 +199,7 @@ def completion(settings: Settings, *, shell: str) -> None:
             hint="install a newer version of click",
         )
     script = kind(click.Command("jsm"), {}, "jsm", "_JSM_COMPLETE").source()
-    document = {"shell": shell, "script": script}
-    emit(settings, document, lambda: settings.env.stdout.write(script))
+    emit(settings, {"shell": shell, "script": script}, lambda: settings.env.stdout.write(script))
 
 
 # --- errors of the server ---------------------------------------------------------------------------

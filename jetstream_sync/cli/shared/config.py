@@ -33,7 +33,7 @@ from ...durations import duration_text, duration_to_ns, time_to_text
 from ...exit_status import ExitStatus
 from ...options import closest_match
 from .env import parse_json
-from .output import count, emit, limit, say, size, to_json
+from .output import count, emit_text, limit, say, size, to_json
 from .prompts import Asker
 from .render import Field
 from .settings import Settings
@@ -608,8 +608,8 @@ creation_options: Decorator = with_options(
 def show_differences(settings: Settings, found: Sequence[Difference]) -> None:
     """Write the differences, one field per line."""
     document = {"changed": bool(found), "differences": difference_documents(found)}
-    lines = [f"  {item.text}\n" for item in found] or ["No differences\n"]
-    emit(settings, document, lambda: settings.env.stdout.writelines(lines))
+    lines = [f"  {item.text}" for item in found]
+    emit_text(settings, document, "\n".join(lines) or "No differences")
 
 
 def run_step(js: JetStream, step: Step) -> Any:

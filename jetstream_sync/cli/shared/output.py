@@ -69,8 +69,7 @@ def emit_text(settings: Settings, result: object, text: str) -> None:
 
 def emit_names(settings: Settings, names: Sequence[str]) -> None:
     """Write names, one per line in text."""
-    lines = [f"{single_line(name)}\n" for name in names]
-    emit(settings, names, lambda: settings.env.stdout.writelines(lines))
+    emit_text(settings, names, "\n".join(map(single_line, names)))
 
 
 def emit_line(settings: Settings, result: object) -> None:

@@ -21,7 +21,7 @@ from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX, OBJECT_PREFIX, check_stream_name
 from ..shared.config import check_updates, config_of, difference_documents, read_documents, run_step
 from ..shared.listings import Lister, lister
-from ..shared.output import emit
+from ..shared.output import emit_text
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -325,7 +325,7 @@ def _report(
     totals = [f"{number} {_verb(action, dry_run=dry_run)}" for action, number in counts.items()]
     totals += [f"{len(left)} {_NOT_DONE}"] if left else []
     lines.append(", ".join(totals) or "Nothing to do")
-    emit(settings, document, lambda: settings.env.stdout.write("\n".join([*lines, ""])))
+    emit_text(settings, document, "\n".join(lines))
 
 
 #: What the report says of the steps after one that failed, and of that one.

@@ -21,7 +21,7 @@ from ...exit_status import ExitStatus
 from ...workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, run_worker
 from ...workers.running import ProcessReport, RunningMessage, request_reports
 from ..shared.env import single_line, visible
-from ..shared.output import emit, emit_text, note, say
+from ..shared.output import emit_text, note, say
 from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import LOGIN_PARTS, Settings, command
@@ -116,20 +116,13 @@ def check(
         | ({"options": handler.options()} if verbose else {})
         for handler in found.handlers
     ]
-
-    def human() -> None:
-        out = settings.env.stdout
-        for handler in handlers:
-            out.write(
-                f"{handler['name']}: consumer {handler['consumer']} of stream {handler['stream']}\n"
-            )
-            for name, value in handler.get("options", {}).items():
-                out.write(f"  {name}={value}\n")
-        for text in result.errors:
-            out.write(f"error: {text}\n")
-
+    lines = []
+    for item in handlers:
+        lines.append(f"{item['name']}: consumer {item['consumer']} of stream {item['stream']}")
+        lines += [f"  {name}={value}" for name, value in item.get("options", {}).items()]
+    lines += [f"error: {text}" for text in result.errors]
     document = {"handlers": handlers, "warnings": result.warnings, "errors": result.errors}
-    emit(settings, document, human)
+    emit_text(settings, document, "\n".join(lines))
     if not settings.json:
         for text in result.warnings:
             note(settings, f"warning: {text}")
@@ -174,8 +167,7 @@ def setup(ctx: click.Context, settings: Settings, *, target: str, check: bool) -
         {"action": step.action, "name": step.name, "differences": list(step.differences)}
         for step in steps
     ]
-    none = "" if steps else "Nothing to do\n"
-    emit(settings, {"check": check, "steps": items}, lambda: out.write(none))
+    emit_text(settings, {"check": check, "steps": items}, "" if steps else "Nothing to do")
     ctx.exit(ExitStatus.FAILED if check and steps else ExitStatus.OK)
 
 
@@ -199,15 +191,10 @@ def replay(
     error = outcome.error
     text = "" if error is None else "".join(traceback.format_exception(error))
     published = [{"subject": item.subject, "size": len(item.data)} for item in outcome.published]
-
-    def human() -> None:
-        out = settings.env.stdout
-        out.write(text)
-        for item in published:
-            out.write(f"would publish {item['size']} bytes to {item['subject']}\n")
-        out.write(f"the worker would settle the message with {outcome.kind!r}\n")
-
-    emit(settings, {"kind": outcome.kind, "error": text, "published": published}, human)
+    lines = [f"would publish {item['size']} bytes to {item['subject']}" for item in published]
+    lines.append(f"the worker would settle the message with {outcome.kind!r}")
+    document = {"kind": outcome.kind, "error": text, "published": published}
+    emit_text(settings, document, text + "\n".join(lines))
     if error is not None and pdb:
         debugger.post_mortem(error.__traceback__)
     ctx.exit(ExitStatus.OK if error is None else ExitStatus.FAILED)
