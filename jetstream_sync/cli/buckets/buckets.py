@@ -21,9 +21,9 @@ from ..shared.env import single_line, visible
 from ..shared.listings import emit_listed_names, lister
 from ..shared.long_running import reconnect_options, wait_interruptibly
 from ..shared.names import note_without_leader
-from ..shared.output import announce, emit, emit_item, emit_text, size
+from ..shared.output import announce, emit_item, emit_text, size
 from ..shared.prompts import Asker
-from ..shared.render import Block, Field, Table, show_rows, write_blocks
+from ..shared.render import Block, Field, Table, show_blocks, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, about, not_found
 from ..shared.values import Decorator, Parsed, force_option, option
@@ -125,25 +125,19 @@ class BucketKind(Generic[_B]):
             "stream_info": info,
         }
 
-    def show(self, settings: Settings, status: Any, done: str | None = None) -> None:
+    def show(self, settings: Settings, status: Any, done: str = "") -> None:
         """Show a bucket as the result of a command, after a line with what was ``done``."""
         info = self.info(status)
-
-        def human() -> None:
-            if done is not None:
-                settings.env.stdout.write(f"{self.noun} {status.bucket} {done}\n\n")
-            write_blocks(
-                settings,
-                Block(
-                    "Configuration", display_fields(self.config, without="bucket"), status.config
-                ),
-                Block("Cluster", CLUSTER, info),
-                Block("Replication", REPLICATION, info),
-                Block("State", [*self.state, *map(self._of_stream, _STATE)], status),
-                heading=f"Information for {self.noun.lower()} {status.bucket}",
-            )
-
-        emit(settings, self._document(status), human)
+        heading = f"Information for {self.noun.lower()} {status.bucket}"
+        show_blocks(
+            settings,
+            self._document(status),
+            Block("Configuration", display_fields(self.config, without="bucket"), status.config),
+            Block("Cluster", CLUSTER, info),
+            Block("Replication", REPLICATION, info),
+            Block("State", [*self.state, *map(self._of_stream, _STATE)], status),
+            heading=f"{self.noun} {status.bucket} {done}\n\n{heading}" if done else heading,
+        )
 
     def _of_stream(self, field: Field) -> Field:
         """Return a field of the info of a stream as a field of the status of its bucket."""

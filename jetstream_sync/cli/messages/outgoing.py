@@ -7,14 +7,15 @@ import re
 import string
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from ... import Headers, errors
+from ...durations import time_to_ns
 from ...options import closest_match
 from ..shared.env import Environment
 from ..shared.long_running import read_interruptibly
@@ -109,7 +110,7 @@ def outgoing(
     def message(number: int, data: bytes) -> Message:
         if not templates:
             return Message(subject, data, fixed)
-        values = Values(count=number)
+        values = values_of(number)
         pairs = [(name, fill_text(value, values)) for name, value in headers]
         sent = Headers(pairs) if pairs else None
         return Message(fill_text(subject, values), fill(data, values), sent)
@@ -147,64 +148,46 @@ def _lines(env: Environment) -> Iterator[bytes]:
 
 
 _BRACES: Final = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LETTERS: Final = string.ascii_letters + string.digits
 #: The largest payload that a server can be configured to accept, in bytes.
 _MAX_RANDOM_BYTES: Final = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
-    """
-    The values of template names for one message: its subject, headers and body share them.
-
-    Only ``Random`` produces a new text for each use.
-    """
-
-    #: The number of the message, from 1.
-    count: int
-    #: The creation time, with a time zone.
-    time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    #: A unique id.
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    @property
-    def microseconds(self) -> int:
-        """The creation time in microseconds since 1970."""
-        return (self.time - _EPOCH) // timedelta(microseconds=1)
+def values_of(count: int, moment: datetime | None = None) -> dict[str, str]:
+    """Return the texts for the names in templates of one message, which its subject, headers and body share."""
+    moment = moment or datetime.now(timezone.utc)
+    local, nanoseconds = moment.astimezone(), time_to_ns(moment)
+    return {
+        "Count": str(count),
+        "ID": uuid.uuid4().hex,
+        "Time": f"{local:%H:%M:%S}",
+        "TimeStamp": local.isoformat(timespec="seconds"),
+        "Unix": str(nanoseconds // 10**9),
+        "UnixNano": str(nanoseconds),
+    }
 
 
-_PLAIN: Final[Mapping[str, Callable[[Values], str]]] = {
-    "Count": lambda values: str(values.count),
-    "ID": lambda values: values.id,
-    "Time": lambda values: values.time.astimezone().strftime("%H:%M:%S"),
-    "TimeStamp": lambda values: values.time.astimezone().isoformat(timespec="seconds"),
-    "Unix": lambda values: str(values.microseconds // 1_000_000),
-    "UnixNano": lambda values: str(values.microseconds * 1000),
-}
-_NAMES: Final = (*_PLAIN, "Random")
-
-
-def fill(text: bytes, values: Values) -> bytes:
+def fill(text: bytes, values: Mapping[str, str]) -> bytes:
     """Return a text with the names in braces filled in."""
     return _BRACES.sub(lambda found: _value(found, values).encode(), text)
 
 
-def fill_text(text: str, values: Values) -> str:
+def fill_text(text: str, values: Mapping[str, str]) -> str:
     """Return a text with the names in braces filled in; see `fill`."""
     return fill(text.encode("utf-8", "surrogateescape"), values).decode("utf-8", "surrogateescape")
 
 
-def _value(found: re.Match[bytes], values: Values) -> str:
+def _value(found: re.Match[bytes], values: Mapping[str, str]) -> str:
     words = re.sub("[,()]", " ", found[1].decode("utf-8", "replace")).split()
     name, *arguments = words or [""]
-    if name in _PLAIN and not arguments:
-        return _PLAIN[name](values)
-    if name in _PLAIN:
+    if name in values and not arguments:
+        return values[name]
+    if name in values:
         reason = f"{name} takes no arguments"
     elif name != "Random":
-        close = closest_match(name, _NAMES)
-        reason = f"did you mean {close}?" if close else f"expected one of {', '.join(_NAMES)}"
+        names = [*values, "Random"]
+        close = closest_match(name, names)
+        reason = f"did you mean {close}?" if close else f"expected one of {', '.join(names)}"
     elif len(arguments) != 2 or not all(argument.isdecimal() for argument in arguments):
         reason = "Random takes two lengths, as in {{Random 5 20}}"
     elif (low := int(arguments[0])) <= (high := int(arguments[1])) <= _MAX_RANDOM_BYTES:

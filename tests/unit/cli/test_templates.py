@@ -7,11 +7,11 @@ from datetime import datetime, timezone
 
 import pytest
 
-from jetstream_sync.cli.messages.outgoing import Values, fill, fill_text
+from jetstream_sync.cli.messages.outgoing import fill, fill_text, values_of
 from jetstream_sync.cli.shared.status import CommandError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
-VALUES = Values(count=7, time=MOMENT, id="me")
+VALUES = {**values_of(7, MOMENT), "ID": "me"}
 #: Seconds from 1970 to that moment, counted in days by hand: 56 years with 14 leap days, and a day.
 UNIX = ((56 * 365 + 14 + 1) * 24 + 3) * 3600 + 4 * 60 + 5
 
