@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -239,24 +238,6 @@ def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
 # --- requeue --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Requeued:
-    """A dead letter that was published again."""
-
-    stream_seq: int
-    subject: str
-    to_stream: str
-    to_seq: int
-    duplicate: bool
-
-    def line(self) -> str:
-        """Return what was done with it."""
-        what = f"message {count(self.stream_seq)} to {self.subject}"
-        if self.duplicate:
-            return f"Already published {what}"
-        return f"Published {what}: {self.to_stream} stored it as {count(self.to_seq)}"
-
-
 @command()
 @consumer_arguments
 @click.argument("sequences", nargs=-1, type=click.IntRange(1), metavar="[SEQ]...")
@@ -286,7 +267,7 @@ def requeue(
     """
     if bool(sequences) == everything:
         raise click.UsageError("give either sequences or --all")
-    done: list[Requeued] = []
+    done: list[dict[str, Any]] = []
     gone: list[int] = []
     with settings.jetstream() as js:
         stream, consumer = names_of(settings, js, stream, consumer)
@@ -312,14 +293,20 @@ def requeue(
                 if subject is not None:
                     msg = msg._replace(subject=subject)
                 ack = letters.requeue(letter, msg)
-                shown = readable(msg.subject)
-                done.append(Requeued(letter.seq, shown, ack.stream, ack.seq, ack.duplicate))
+                done.append(
+                    {
+                        "stream_seq": letter.seq,
+                        "subject": readable(msg.subject),
+                        "to_stream": ack.stream,
+                        "to_seq": ack.seq,
+                        "duplicate": ack.duplicate,
+                    }
+                )
                 _remove(settings, letters, letter, delete=delete)
         finally:
             # Also after an error: messages were published, and others are left.
             left = [letter.seq for letter in chosen[len(done) + len(gone) :]]
-            document = {"requeued": list(map(asdict, done)), "gone": gone}
-            document |= {"not_requeued": left} if left else {}
+            document = {"requeued": done, "gone": gone, **({"not_requeued": left} if left else {})}
             emit_text(settings, document, "\n".join(_requeue_lines(done, gone, left)))
     if gone and sequences:
         raise _gone(stream, gone)
@@ -337,9 +324,12 @@ def _remove(settings: Settings, letters: DeadLetters, letter: DeadLetter, *, del
 
 
 def _requeue_lines(
-    done: Sequence[Requeued], gone: Sequence[int], left: Sequence[int]
+    done: Sequence[dict[str, Any]], gone: Sequence[int], left: Sequence[int]
 ) -> Iterator[str]:
-    yield from (item.line() for item in done)
+    for item in done:
+        what = f"message {count(item['stream_seq'])} to {item['subject']}"
+        stored = f"{what}: {item['to_stream']} stored it as {count(item['to_seq'])}"
+        yield f"Already published {what}" if item["duplicate"] else f"Published {stored}"
     for seq in gone:
         yield f"Message {count(seq)} is no longer in the stream"
     for seq in left:
