@@ -17,31 +17,19 @@ from .address import DEFAULT_SERVER, parse_servers
 from .exact import exact, masked
 from .records import Frozen, frozen
 
-#: The keys of a context with their defaults.
+#: The keys of a context, in the order of a file, with their defaults.
 KEYS: Final[Mapping[str, Any]] = {
-    "description": "",
-    "url": "",
-    "socks_proxy": "",
-    "token": "",
-    "user": "",
-    "password": "",
-    "creds": "",
-    "nkey": "",
-    "cert": "",
-    "key": "",
-    "ca": "",
-    "nsc": "",
-    "jetstream_domain": "",
-    "jetstream_api_prefix": "",
-    "jetstream_event_prefix": "",
-    "inbox_prefix": "",
-    "user_jwt": "",
-    "user_seed": "",
-    "color_scheme": "",
+    **dict.fromkeys(
+        (
+            *("description", "url", "socks_proxy", "token", "user", "password", "creds", "nkey"),
+            *("cert", "key", "ca", "nsc"),
+            *("jetstream_domain", "jetstream_api_prefix", "jetstream_event_prefix", "inbox_prefix"),
+            *("user_jwt", "user_seed", "color_scheme", "tls_first", "windows_cert_store"),
+            *("windows_cert_match_by", "windows_cert_match", "windows_ca_certs_match"),
+        ),
+        "",
+    ),
     "tls_first": False,
-    "windows_cert_store": "",
-    "windows_cert_match_by": "",
-    "windows_cert_match": "",
     "windows_ca_certs_match": None,
 }
 #: Keys that are not supported. Ignoring them would change the connection.
