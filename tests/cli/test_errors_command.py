@@ -33,12 +33,3 @@ def test_all_can_be_listed_and_searched():
     assert len(found) < len(everything)
     assert run_jsm("errors", "ls", "no such thing", "-j").ok().json == []
     assert run_jsm("errors", "ls", "(").status == 2
-
-
-def test_an_error_says_how_to_look_it_up(jsm, raw):
-    """An API error shows its code and the command to look it up."""
-    assert raw.info
-    result = jsm("stream", "add", "A", "--subjects", "$JS.API.>", "--defaults", "--no-input")
-    assert result.status != 0
-    assert "jsm errors lookup 1" in result.err
-    assert result.err.count("\n") == 1

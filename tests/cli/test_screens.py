@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fixtures.tmux import Screen
@@ -82,17 +81,6 @@ WIDTHS = pytest.mark.parametrize("columns", [80, 140])
 
 
 @WIDTHS
-@pytest.mark.usefixtures("orders")
-def test_view_shows_pages(screen, columns):
-    """Ten messages are a page, and the prompt for the next one is visible."""
-    terminal = screen(columns=columns)
-    terminal.type("jsm stream view ORDERS", "Enter")
-    terminal.expect('{"order": 9}', "Next page?")
-    terminal.type("y")
-    terminal.expect("[12] Subject: ORDERS.received", '{"order": 11}')
-
-
-@WIDTHS
 def test_events_are_lines(screen, columns, js):
     """Each event begins with its time, also where it is wider than the terminal."""
     terminal = screen(columns=columns)
@@ -113,25 +101,3 @@ def test_trace_shows_the_route(screen, columns):
     terminal.type("clear; jsm trace ORDERS.received", "Enter")
     shown = terminal.expect("Client ", "--J", "ORDERS", "Legend:")
     assert 'Client "jsm trace"' in shown
-
-
-@WIDTHS
-@pytest.mark.usefixtures("orders")
-def test_edit_in_an_editor(screen, columns, js, tmp_path: Path):
-    """The change is shown before the question, and a mistake is named and can be mended."""
-    editor = tmp_path / "editor"
-    editor.write_text(
-        "#!/bin/sh\n"
-        "# The first call makes a mistake, the second one mends it and changes a field.\n"
-        'if test -e "$0.used"; then sed -i \'s/"max_msgs": x/"max_msgs": 50/\' "$1"\n'
-        'else touch "$0.used"; sed -i \'s/"max_msgs": -1/"max_msgs": x/\' "$1"; fi\n'
-    )
-    editor.chmod(0o755)
-    terminal = screen(columns=columns)
-    terminal.type(f"EDITOR={editor} jsm stream edit ORDERS -i", "Enter")
-    terminal.expect("Edit it again?")
-    terminal.type("y", "Enter")
-    terminal.expect("max_msgs: ", "50", "Change stream ORDERS?")
-    terminal.type("y", "Enter")
-    terminal.expect("Maximum Messages: 50")
-    assert js.get_stream("ORDERS").info().config.max_msgs == 50
