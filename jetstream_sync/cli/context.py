@@ -16,7 +16,7 @@ from ..contexts import KEYS, check_fields, scheme_of
 from ..exit_status import ExitStatus
 from .shared.context_store import Contexts, complete_context, redacted
 from .shared.env import json_text, parse_json
-from .shared.output import deletions, emit_names, emit_text, note
+from .shared.output import deletions, emit_names, emit_text
 from .shared.prompts import Asker
 from .shared.render import Block, Field, Table, show_blocks, show_rows
 from .shared.settings import (
@@ -112,7 +112,7 @@ def ls(settings: Settings, *, names: bool) -> None:
         try:
             fields = store.load(name)
         except CommandError as error:  # an invalid file does not hide the others
-            note(settings, f"warning: {error}")
+            settings.note(f"warning: {error}")
             continue
         found.append(
             {

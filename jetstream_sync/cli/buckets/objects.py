@@ -23,7 +23,7 @@ from ..shared.config import PAIR
 from ..shared.env import single_line, visible
 from ..shared.long_running import failover, failover_options, read_interruptibly
 from ..shared.names import complete_store
-from ..shared.output import count, emit_names, emit_text, note, size, when
+from ..shared.output import count, emit_names, emit_text, size, when
 from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, show_blocks, show_progress, show_rows
 from ..shared.settings import Settings, command
@@ -262,7 +262,7 @@ def _source(settings: Settings, path: str | None) -> Iterator[BinaryIO]:
     if path is None:
         stdin = settings.env.stdin
         if stdin.isatty():
-            note(settings, "reading the object from standard input; end it with Ctrl-D")
+            settings.note("reading the object from standard input; end it with Ctrl-D")
         with file_errors(_STANDARD):
             yield stdin
     else:

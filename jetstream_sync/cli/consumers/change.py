@@ -36,7 +36,6 @@ from ..shared.names import (
     find_stream,
     title,
 )
-from ..shared.output import note
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -212,9 +211,8 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
     target = config.deliver_subject
     overlapping = [subject for subject in subjects if target and subjects_overlap(target, subject)]
     if overlapping:
-        note(
-            settings,
-            f"warning: stream {stream.name} stores {overlapping[0]}, which includes deliveries to {target}",
+        settings.note(
+            f"warning: stream {stream.name} stores {overlapping[0]}, which includes deliveries to {target}"
         )
     if stream.sources or stream.mirror or stream.subject_transform:
         return  # messages may have other subjects
@@ -222,9 +220,8 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
         if any(subjects_overlap(item, subject) for subject in subjects):
             continue
         known = ", ".join(subjects)
-        note(
-            settings,
-            f"warning: filter {item} matches no subject: stream {stream.name} stores {known}",
+        settings.note(
+            f"warning: filter {item} matches no subject: stream {stream.name} stores {known}"
         )
 
 
@@ -262,10 +259,9 @@ def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
     if config.durable_name or not config.deliver_subject or info.push_bound:
         return
     within = duration_text(config.inactive_threshold) if config.inactive_threshold else "5s"
-    note(
-        settings,
+    settings.note(
         f"warning: no subscriber on {config.deliver_subject}: subscribe within {within}, "
-        f"or the server deletes consumer {title(info)}",
+        f"or the server deletes consumer {title(info)}"
     )
 
 
@@ -330,6 +326,6 @@ def copy(
         check_against_stream(settings, config, js.get_stream(stream).cached_info.config)
         same = config.deliver_subject
         if same is not None and same == source.config.deliver_subject:
-            note(settings, f"warning: both deliver to {same}; set another subject with --target")
+            settings.note(f"warning: both deliver to {same}; set another subject with --target")
         info = _create(js, stream, config, update=False)
     show(settings, info, f"was copied from {title(source)}")

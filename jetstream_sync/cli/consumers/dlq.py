@@ -23,7 +23,7 @@ from ..shared.names import (
     find_stream,
     names_of,
 )
-from ..shared.output import count, emit, emit_text, note, size
+from ..shared.output import count, emit, emit_text, size
 from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, bad, show_rows, write_blocks
 from ..shared.settings import Settings, command
@@ -320,7 +320,7 @@ def _remove(settings: Settings, letters: DeadLetters, letter: DeadLetter, *, del
         letters.discard(letter)
     except errors.Error as error:
         text = f"dead letter {letter.seq} was published, but not removed"
-        note(settings, f"warning: {text}: {one_line(error)}")
+        settings.note(f"warning: {text}: {one_line(error)}")
 
 
 def _requeue_lines(

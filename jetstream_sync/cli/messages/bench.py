@@ -26,7 +26,7 @@ from ...net.clock import Deadline
 from ...subjects import check_publish_subject
 from ..shared.long_running import pause
 from ..shared.output import count as count_text
-from ..shared.output import note, size
+from ..shared.output import size
 from ..shared.render import Block, Field, show_blocks, show_progress
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -292,7 +292,7 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
                 with contextlib.suppress(errors.StreamNotFoundError):
                     js.delete_stream(workload.name)
             except errors.Error as error:
-                note(settings, f"warning: stream {workload.name} could not be deleted: {error}")
+                settings.note(f"warning: stream {workload.name} could not be deleted: {error}")
 
 
 class _Client:

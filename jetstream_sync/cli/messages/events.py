@@ -15,7 +15,7 @@ from ...subjects import check_subject
 from ..shared.env import json_text, readable, single_line
 from ..shared.long_running import reconnect_options, wait_interruptibly
 from ..shared.names import consumer_arguments, find_consumer, title
-from ..shared.output import announce, emit_item, emit_line, note, ns_text, when
+from ..shared.output import announce, emit_item, emit_line, ns_text, when
 from ..shared.render import Block, Field, write_blocks
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -96,7 +96,7 @@ def _listen(
                 seen += show(parsed(msg.data, "event"))
             except errors.InvalidResponseError:
                 about = f"{readable(msg.subject)}: {readable(msg.data[:200])}"
-                note(settings, f"warning: {about}: not an event")
+                settings.note(f"warning: {about}: not an event")
     check_received(seen, count, noun)
 
 
@@ -185,7 +185,7 @@ def sample(
         def show(event: dict[str, Any]) -> bool:
             numbers = {str(field.value): event.get(str(field.value), 0) for field in _SAMPLE}
             if not all(isinstance(number, int) for number in numbers.values()):
-                note(settings, f"warning: {readable(json_text(event)[:200])}: not a sample")
+                settings.note(f"warning: {readable(json_text(event)[:200])}: not a sample")
                 return False
             if settings.json:
                 emit_line(settings, event)

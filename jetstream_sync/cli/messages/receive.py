@@ -35,7 +35,7 @@ from ..shared.names import (
     named_stream,
     title,
 )
-from ..shared.output import announce, note, say, when
+from ..shared.output import announce, say, when
 from ..shared.output import count as with_separators
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, one_line
@@ -663,7 +663,7 @@ def consumer_sub(
 
     def on_error(error: Exception) -> None:
         watch.on_error(error)
-        note(settings, f"warning: {one_line(error)}")
+        settings.note(f"warning: {one_line(error)}")
 
     with settings.connection(**reconnect_options(settings), error_cb=on_error) as nc:
         js = settings.jetstream_on(nc)

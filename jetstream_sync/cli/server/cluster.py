@@ -24,7 +24,7 @@ from ..shared.names import (
     optional_stream_argument,
     title,
 )
-from ..shared.output import emit_text, note
+from ..shared.output import emit_text
 from ..shared.prompts import Asker
 from ..shared.render import Field, Table, bad, show_rows
 from ..shared.settings import Settings, command
@@ -128,7 +128,7 @@ def _step_down(settings: Settings, group: _Group, preferred: str | None) -> None
         f"{group.name}: the leader was {group.leader or 'unknown'} and is {leader}",
     )
     if preferred not in (None, leader):
-        note(settings, f"{leader} was elected instead of {preferred}")
+        settings.note(f"{leader} was elected instead of {preferred}")
 
 
 @command()
@@ -233,7 +233,7 @@ def _balance(
             except (errors.Error, CommandError) as error:
                 # The moves before it are shown.
                 text = one_line(error)
-                note(settings, text if group.name in text else f"{group.name}: {text}")
+                settings.note(text if group.name in text else f"{group.name}: {text}")
         rows.append(row)
     title = f"{what} leaders to move" if dry_run else f"Moved {what.lower()} leaders"
     none = f"{what} leaders are balanced"

@@ -18,7 +18,7 @@ import click
 
 from ...durations import counted, time_from_text
 from ..shared.long_running import failover_options
-from ..shared.output import Missing, note, size
+from ..shared.output import Missing, size
 from ..shared.render import Field, ReportOptions, Table, bad, report_options, warn, write_reports
 from ..shared.settings import Settings, command
 from ..shared.system import (
@@ -123,7 +123,7 @@ class ServerReport:
                 problem = self.problem(found, selection)
                 if options.top is not None and (total := self.total(found)) > options.top:
                     shown = f"{options.top:,} of {counted(total, self.title[:-1].lower())}"
-                    note(settings, f"{shown} are shown; --top shows more")
+                    settings.note(f"{shown} are shown; --top shows more")
                 answered[:], silent[:] = self._answered(settings, nc, found, selection)
                 rows = options.in_order(self.rows(found), self.fields)
                 return [*rows[: options.top], *(silent if self.of_servers else ())]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from ... import errors
 from ...net.clock import Deadline
-from .output import note
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -78,10 +77,10 @@ def reconnect_options(settings: Settings) -> dict[str, Any]:
 
     def on_disconnect(event: ConnectionEvent) -> None:
         why = f": {event.error}" if event.error is not None else ""
-        note(settings, f"disconnected{why}; reconnecting")
+        settings.note(f"disconnected{why}; reconnecting")
 
     def on_reconnect(event: ConnectionEvent) -> None:
-        note(settings, f"reconnected to {event.server}")
+        settings.note(f"reconnected to {event.server}")
 
     return {**RECONNECT_OPTIONS, "disconnected_cb": on_disconnect, "reconnected_cb": on_reconnect}
 

@@ -13,7 +13,6 @@ import click
 from ... import errors
 from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX, check_consumer_name, check_stream_name
-from .output import note
 from .prompts import Asker
 from .settings import Settings
 from .status import CommandError, did_you_mean, not_found
@@ -33,7 +32,7 @@ def stream_of(settings: Settings, name: str | None, **options: Any) -> Iterator[
 def note_without_leader(settings: Settings, what: str, info: StreamInfo) -> None:
     """Write a note if a stream has no leader: a replica answers, which may lack the last changes."""
     if info.cluster is not None and info.cluster.name and not info.cluster.leader:
-        note(settings, f"{what} has no leader: its state may be out of date")
+        settings.note(f"{what} has no leader: its state may be out of date")
 
 
 def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:

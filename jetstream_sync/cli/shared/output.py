@@ -122,11 +122,6 @@ def announce(settings: Settings, text: str) -> None:
     settings.env.stderr.flush()
 
 
-def note(settings: Settings, text: str) -> None:
-    """Write a warning or hint to ``stderr`` in one line."""
-    settings.note(text)
-
-
 @contextmanager
 def deletions(settings: Settings, line: Callable[[str], str]) -> Iterator[list[str]]:
     """

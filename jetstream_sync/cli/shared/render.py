@@ -22,7 +22,7 @@ import click
 from ...durations import duration_text
 from .env import Environment, readable, single_line, unescaped
 from .long_running import failover, pause
-from .output import Missing, count, emit, emit_line, emit_list, note, when
+from .output import Missing, count, emit, emit_line, emit_list, when
 from .settings import Settings
 from .status import CommandError
 from .values import TIMEOUT, Decorator, option, with_options
@@ -464,7 +464,7 @@ def write_reports(
         if watch is None:
             return
         if problem is not None:
-            note(settings, problem.message)
+            settings.note(problem.message)
         pause(watch)
 
 

@@ -35,7 +35,7 @@ from ..shared.config import config_of_file
 from ..shared.listings import lister
 from ..shared.long_running import failover, failover_options
 from ..shared.names import find_stream, stream_argument
-from ..shared.output import count, emit_text, note, size, to_json
+from ..shared.output import count, emit_text, size, to_json
 from ..shared.prompts import Asker
 from ..shared.render import show_progress
 from ..shared.settings import Settings, command
@@ -413,7 +413,7 @@ def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
     text = f"{found.config.name} differs from the backup: {', '.join(wrong)}"
     if found.config.max_age or differences(saved.info.config, found.config):
         # Messages may have expired since the backup, or the new config has other limits.
-        note(settings, f"{text}; the limits of its config may be the reason")
+        settings.note(f"{text}; the limits of its config may be the reason")
         return
     raise CommandError(text, ExitStatus.FAILED)
 
@@ -515,7 +515,7 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
     with file_errors(mark, ExitStatus.FAILED):
         lost = mark.read_text(encoding="utf-8").split() if mark.exists() else []
     if lost:
-        note(settings, f"the backup is incomplete: it was made without {', '.join(lost)}")
+        settings.note(f"the backup is incomplete: it was made without {', '.join(lost)}")
     _report(settings, results, "restored", "restored")
     if lost:
         raise CommandError(f"not in the backup: {', '.join(lost)}", ExitStatus.FAILED)
@@ -533,7 +533,7 @@ def _attempt(
     except (errors.Error, CommandError) as error:
         if isinstance(error.__cause__ or error, errors.ConnectionClosedError):
             raise
-        note(settings, f"{name}: {one_line(error)}")
+        settings.note(f"{name}: {one_line(error)}")
         return {**result, "ok": False, "error": one_line(error)}
 
 

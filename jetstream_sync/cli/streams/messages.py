@@ -23,7 +23,7 @@ from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
 from ..shared.env import readable
 from ..shared.long_running import failover_options, pause
 from ..shared.names import optional_stream_argument, stream_argument, stream_of
-from ..shared.output import emit_text, note, when
+from ..shared.output import emit_text, when
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, about
@@ -324,7 +324,7 @@ def rmm(
     if missing:
         listed = ", ".join(map(str, missing))
         if deleted:
-            note(settings, f"{len(deleted)} of {len(deleted) + len(missing)} messages were deleted")
+            settings.note(f"{len(deleted)} of {len(deleted) + len(missing)} messages were deleted")
         raise CommandError(f"{name} has no message {listed}", ExitStatus.NOT_FOUND)
 
 

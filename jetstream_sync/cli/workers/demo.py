@@ -46,7 +46,7 @@ from ...subjects import check_stream_name
 from ...workers import Context, Reject, Retry, Worker
 from ..shared.env import json_text, parse_json
 from ..shared.long_running import pause
-from ..shared.output import emit, note
+from ..shared.output import emit
 from ..shared.render import Field, Table, bad, show_progress, write_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -274,7 +274,7 @@ def _remove_stream(settings: Settings, js: JetStream, name: str, owner: dict[str
     except (errors.StreamNotFoundError, errors.JetStreamNotEnabledError):
         pass
     except errors.Error as error:
-        note(settings, f"warning: stream {name} could not be removed: {error}")
+        settings.note(f"warning: stream {name} could not be removed: {error}")
 
 
 @dataclass

@@ -21,7 +21,6 @@ from ...workers.errors import NoCallError
 from ...workers.flows import CallTree, Flows
 from ..shared.env import readable, visible
 from ..shared.names import complete_bucket
-from ..shared.output import note
 from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -204,11 +203,11 @@ def ls(
     rows = [call.document for call in sorted(found, reverse=True)]
     show_rows(settings, rows, Table(CALLS, "Calls", "No calls"))
     if count > len(rows):
-        note(settings, f"{count - len(rows):,} older calls are left out; --limit shows more")
+        settings.note(f"{count - len(rows):,} older calls are left out; --limit shows more")
     if unreadable:
         text = ", ".join(unreadable[:_MAX_NAMED])
         text += f" and {more:,} more" if (more := len(unreadable) - _MAX_NAMED) > 0 else ""
-        note(settings, f"{counted(len(unreadable), 'record')} cannot be read as a call: {text}")
+        settings.note(f"{counted(len(unreadable), 'record')} cannot be read as a call: {text}")
 
 
 # --- show ---------------------------------------------------------------------------------------

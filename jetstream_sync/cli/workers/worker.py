@@ -21,7 +21,7 @@ from ...exit_status import ExitStatus
 from ...workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, run_worker
 from ...workers.running import ProcessReport, RunningMessage, request_reports
 from ..shared.env import single_line, visible
-from ..shared.output import emit_text, note, say
+from ..shared.output import emit_text, say
 from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import LOGIN_PARTS, Settings, command
@@ -125,7 +125,7 @@ def check(
     emit_text(settings, document, "\n".join(lines))
     if not settings.json:
         for text in result.warnings:
-            note(settings, f"warning: {text}")
+            settings.note(f"warning: {text}")
     ctx.exit(result.status)
 
 
@@ -144,7 +144,7 @@ def verify(ctx: click.Context, settings: Settings, *, target: str) -> None:
     found = worker.verify()
     emit_text(settings, {"disagreements": found}, "\n".join(found))
     if text := worker.unverified():
-        note(settings, text)
+        settings.note(text)
     ctx.exit(ExitStatus.FAILED if found else ExitStatus.OK)
 
 
@@ -331,7 +331,7 @@ def _note_omitted(settings: Settings, reports: Listing[ProcessReport]) -> None:
     for item in reports:
         if item["omitted"]:
             text = f"{counted(item['omitted'], 'running message')} of {_place(item)}"
-            note(settings, f"warning: {text} left out")
+            settings.note(f"warning: {text} left out")
 
 
 @command()
@@ -359,7 +359,7 @@ def stacks(settings: Settings, *, name: str | None) -> None:
         say(settings, "No message is handled now")
     for item in hidden:
         text = f"worker {item['worker']} at {_place(item)} shows no stacks"
-        note(settings, f"{single_line(text)}; it needs report='stacks'")
+        settings.note(f"{single_line(text)}; it needs report='stacks'")
     _note_omitted(settings, found)
     found.check()
 
