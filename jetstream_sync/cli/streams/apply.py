@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
@@ -40,53 +39,42 @@ _PREFIXES: Final = {KV_PREFIX: KeyValueConfig, OBJECT_PREFIX: ObjectStoreConfig}
 # --- reading ------------------------------------------------------------------------------------
 
 
-@dataclass
-class DeclaredFile:
-    """The objects in a file, streams first, and the set that they belong to."""
-
-    declared: list[Declared] = field(default_factory=list)
-    sets: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, documents: Sequence[Any], path: str) -> DeclaredFile:
-        """Return what the documents of a file declare."""
-        found = cls()
-        for number, document in enumerate(documents, 1):
-            where = path if len(documents) == 1 else f"{path}, document {number}"
-            if document is not None:
-                found.declared += found._of_document(document, where)
-        seen: set[str] = set()
-        for item in found.declared:
-            if item.title in seen:
+def _read(settings: Settings, path: str) -> tuple[list[Declared], set[str]]:
+    """Return the objects that a file declares, streams first, and the names of the sets in it."""
+    documents, sets = read_documents(settings, path), set[str]()
+    declared: dict[str, Declared] = {}
+    for number, document in enumerate(documents, 1):
+        where = path if len(documents) == 1 else f"{path}, document {number}"
+        for item in () if document is None else _of_document(document, where, sets):
+            if declared.setdefault(item.title, item) is not item:
                 raise CommandError(f"{path}: {item.title} occurs twice")
-            seen.add(item.title)
-        found.declared.sort(key=lambda item: item.kind == "consumer")
-        return found
+    return sorted(declared.values(), key=lambda item: item.kind == "consumer"), sets
 
-    def _of_document(self, document: Any, where: str) -> Iterator[Declared]:
-        if isinstance(document, list):
-            for number, item in enumerate(document):
-                yield from self._of_document(item, f"{where}, item {number + 1}")
-            return
-        if not isinstance(document, dict):
-            raise CommandError(f"{where}: expected an object")
-        if not _LISTS.keys() & document.keys() or "name" in document:
-            yield from _of_item(document, where, StreamConfig)
-            return
-        if unknown := document.keys() - _LISTS.keys() - {"set"}:
-            listed = ", ".join(sorted(map(str, unknown)))
-            known = ", ".join(map(repr, ["set", *_LISTS]))
-            raise CommandError(f"{where}: unknown keys {listed}: expected {known}")
-        if "set" in document:
-            if not isinstance(document["set"], str) or not document["set"]:
-                raise CommandError(f"{where}: set: expected a name")
-            self.sets.add(document["set"])
-        for key, kind in _LISTS.items():
-            items = document.get(key) or []
-            if not isinstance(items, list):
-                raise CommandError(f"{where}: {key}: expected a list")
-            for number, item in enumerate(items):
-                yield from _of_item(item, f"{where}, {key}[{number}]", kind)
+
+def _of_document(document: Any, where: str, sets: set[str]) -> Iterator[Declared]:
+    if isinstance(document, list):
+        for number, item in enumerate(document):
+            yield from _of_document(item, f"{where}, item {number + 1}", sets)
+        return
+    if not isinstance(document, dict):
+        raise CommandError(f"{where}: expected an object")
+    if not _LISTS.keys() & document.keys() or "name" in document:
+        yield from _of_item(document, where, StreamConfig)
+        return
+    if unknown := document.keys() - _LISTS.keys() - {"set"}:
+        listed = ", ".join(sorted(map(str, unknown)))
+        known = ", ".join(map(repr, ["set", *_LISTS]))
+        raise CommandError(f"{where}: unknown keys {listed}: expected {known}")
+    if "set" in document:
+        if not isinstance(document["set"], str) or not document["set"]:
+            raise CommandError(f"{where}: set: expected a name")
+        sets.add(document["set"])
+    for key, kind in _LISTS.items():
+        items = document.get(key) or []
+        if not isinstance(items, list):
+            raise CommandError(f"{where}: {key}: expected a list")
+        for number, item in enumerate(items):
+            yield from _of_item(item, f"{where}, {key}[{number}]", kind)
 
 
 def _of_item(item: Any, where: str, kind: Any) -> Iterator[Declared]:
@@ -252,16 +240,16 @@ def apply(
       3  the stream of a consumer exists neither on the server nor in the file
       5  no connection
     """  # noqa: D301 - click knows its mark by the character, not by the escape
-    file = DeclaredFile.of(read_documents(settings, path), path)
-    name = label or next(iter(file.sets), None)
-    if label is None and len(file.sets) > 1:
-        raise CommandError(f"{path} has several sets: {', '.join(sorted(file.sets))}")
+    declared, sets = _read(settings, path)
+    name = label or next(iter(sets), None)
+    if label is None and len(sets) > 1:
+        raise CommandError(f"{path} has several sets: {', '.join(sorted(sets))}")
     if pruning and name is None:
         hint = "add 'set' to the file, or use --set NAME"
         raise CommandError(
             "--prune needs a set, since it deletes only what belongs to it", hint=hint
         )
-    declared = [item.in_set(name) for item in file.declared] if name else file.declared
+    declared = [item.in_set(name) for item in declared] if name else declared
     with lister(settings) as lists:
         steps = _plan(lists, declared, name, strict=strict)
         deletions = _deletions(lists, declared, name) if pruning and name else []
