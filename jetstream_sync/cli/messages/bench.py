@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -73,19 +73,6 @@ class Workload:
         return b"x" * self.size
 
 
-@dataclass
-class Meter:
-    """Progress and measurements of a client; another thread reads them meanwhile."""
-
-    done: int = 0
-    #: Set by the other thread to stop the work early.
-    stopped: bool = False
-    #: Latencies in nanoseconds.
-    samples: list[int] = field(default_factory=list)
-    started: float = 0.0
-    ended: float = 0.0
-
-
 TimedWork = Callable[[], None]
 
 
@@ -98,7 +85,7 @@ class BenchKind:
     #: What a latency measures.
     latency: str
     #: Prepares the work of a client, and returns the function that is timed.
-    start: Callable[[Connection, JetStream, Workload, Meter], TimedWork]
+    start: Callable[[Connection, JetStream, Workload, _Client], TimedWork]
     #: Creates the stream of the work; ``None``: the work needs none.
     prepare: Callable[[JetStream, Workload], Any] | None = None
     #: Whether each client does all of the work, instead of a part of it.
@@ -109,7 +96,7 @@ class BenchKind:
 
 def _repeat(
     workload: Workload,
-    meter: Meter,
+    client: _Client,
     call: Callable[[], object],
     *,
     stride: int = 1,
@@ -120,19 +107,19 @@ def _repeat(
     began, rate = time.monotonic(), workload.rate
     if rate is not None:
         stride = min(stride, max(1, int(rate / 100)))
-    now, record = time.perf_counter_ns, meter.samples.append
-    while meter.done < workload.count and not meter.stopped:
+    now, record = time.perf_counter_ns, client.samples.append
+    while client.done < workload.count and not client.stopped:
         if timed is None:
             before = now()
             call()
             record(now() - before)
         else:
             timed()
-        more = min(workload.count - meter.done, stride) - 1
+        more = min(workload.count - client.done, stride) - 1
         for _ in range(more):
             call()
-        meter.done += more + 1
-        early = began + meter.done / rate - time.monotonic() if rate is not None else 0.0
+        client.done += more + 1
+        early = began + client.done / rate - time.monotonic() if rate is not None else 0.0
         if early > 0:
             pause(early)
 
@@ -144,11 +131,11 @@ def _sampled(workload: Workload) -> int:
 # --- core messages --------------------------------------------------------------------------------
 
 
-def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
+def _pub(nc: Connection, _js: JetStream, workload: Workload, client: _Client) -> TimedWork:
     publish = functools.partial(nc.publish, workload.subject, workload.payload)
 
     def run() -> None:
-        _repeat(workload, meter, publish, stride=_sampled(workload))
+        _repeat(workload, client, publish, stride=_sampled(workload))
         nc.flush(_FLUSH_TIMEOUT_S)
         if nc.stats["errors_received"]:
             raise CommandError(
@@ -158,22 +145,22 @@ def _pub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Ti
     return run
 
 
-def _sub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
+def _sub(nc: Connection, _js: JetStream, workload: Workload, client: _Client) -> TimedWork:
     # No limits: the work waits for every message, so none may be dropped.
     sub = nc.subscribe(workload.subject, pending_msgs_limit=0, pending_bytes_limit=0)
     nc.flush()
 
     def run() -> None:
         # The publisher starts at an unknown time: the first message starts the clock.
-        while not meter.done and not meter.stopped:
+        while not client.done and not client.stopped:
             try:
                 sub.next_msg(_WAIT_SLICE_S)
             except errors.TimeoutError:
                 continue
-            meter.started = time.monotonic()
-            meter.done = 1
+            client.started = time.monotonic()
+            client.done = 1
         take = functools.partial(sub.next_msg, _STALL_TIMEOUT_S)
-        _repeat(workload, meter, take, stride=_sampled(workload))
+        _repeat(workload, client, take, stride=_sampled(workload))
 
     return run
 
@@ -205,60 +192,60 @@ def _fill_consumer(js: JetStream, workload: Workload) -> None:
     )
 
 
-def _js_pub(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
+def _js_pub(_nc: Connection, js: JetStream, workload: Workload, client: _Client) -> TimedWork:
     publish = functools.partial(js.publish, workload.subject, workload.payload)
-    return lambda: _repeat(workload, meter, publish)
+    return lambda: _repeat(workload, client, publish)
 
 
-def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
+def _js_pub_async(_nc: Connection, js: JetStream, workload: Workload, client: _Client) -> TimedWork:
     publish = functools.partial(js.publish_async, workload.subject, workload.payload)
 
     def acked(began: int, _future: PubAckFuture) -> None:
-        meter.samples.append(time.perf_counter_ns() - began)
+        client.samples.append(time.perf_counter_ns() - began)
 
     def timed() -> None:
         began = time.perf_counter_ns()
         publish().add_done_callback(functools.partial(acked, began))
 
     def run() -> None:
-        _repeat(workload, meter, publish, stride=_sampled(workload), timed=timed)
+        _repeat(workload, client, publish, stride=_sampled(workload), timed=timed)
         js.publish_async_completed(_FLUSH_TIMEOUT_S)
 
     return run
 
 
-def _js_fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
+def _js_fetch(nc: Connection, js: JetStream, workload: Workload, client: _Client) -> TimedWork:
     consumer = js.get_consumer(workload.name, _CONSUMER)
 
     def run() -> None:
         now = time.perf_counter_ns
-        while meter.done < workload.count and not meter.stopped:
+        while client.done < workload.count and not client.stopped:
             began = now()
             messages = consumer.fetch(
-                min(workload.batch, workload.count - meter.done), _STALL_TIMEOUT_S
+                min(workload.batch, workload.count - client.done), _STALL_TIMEOUT_S
             )
-            meter.samples.append(now() - began)
+            client.samples.append(now() - began)
             if not messages:
                 raise CommandError(
-                    f"no message for {_STALL_TIMEOUT_S:g} s, after {meter.done:,} of "
+                    f"no message for {_STALL_TIMEOUT_S:g} s, after {client.done:,} of "
                     f"{workload.count:,}",
                     ExitStatus.TIMED_OUT,
                 )
             for msg in messages:
                 msg.ack()
-            meter.done += len(messages)
+            client.done += len(messages)
         nc.flush(_FLUSH_TIMEOUT_S)
 
     return run
 
 
-def _js_ordered(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> TimedWork:
+def _js_ordered(_nc: Connection, js: JetStream, workload: Workload, client: _Client) -> TimedWork:
     stream = js.get_stream(workload.name)
 
     def run() -> None:
         with stream.ordered_consumer().messages() as messages:
             take = functools.partial(messages.next, _STALL_TIMEOUT_S)
-            _repeat(workload, meter, take, stride=_sampled(workload))
+            _repeat(workload, client, take, stride=_sampled(workload))
 
     return run
 
@@ -305,10 +292,16 @@ class _Client:
     def __init__(
         self, settings: Settings, nc: Connection, kind: BenchKind, workload: Workload
     ) -> None:
-        self.meter = Meter()
+        self.done = 0
+        #: Set by the other thread to stop the work early.
+        self.stopped = False
+        #: Latencies in nanoseconds.
+        self.samples: list[int] = []
+        self.started = 0.0
+        self.ended = 0.0
         self.nc = nc
         self.failure: BaseException | None = None
-        self._run = kind.start(nc, settings.jetstream_on(nc), workload, self.meter)
+        self._run = kind.start(nc, settings.jetstream_on(nc), workload, self)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -321,10 +314,10 @@ class _Client:
 
     def _work(self) -> None:
         try:
-            self.meter.started = time.monotonic()
+            self.started = time.monotonic()
             self._run()
         finally:
-            self.meter.ended = time.monotonic()
+            self.ended = time.monotonic()
 
     def _failed(self, error: BaseException) -> None:
         self.failure = error
@@ -338,7 +331,7 @@ def _run(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
     while working:
         working[0].wait(_PROGRESS_INTERVAL_S)
         working = [client for client in working if not client.wait(0.0)]
-        show(sum(client.meter.done for client in clients))
+        show(sum(client.done for client in clients))
         for client in clients:
             if client.failure is not None:
                 raise client.failure
@@ -346,7 +339,7 @@ def _run(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
 
 def _stop(clients: Sequence[_Client]) -> None:
     for client in clients:
-        client.meter.stopped = True
+        client.stopped = True
     deadline = Deadline(_STOP_TIMEOUT_S)
     for client in clients:
         client.wait(deadline.left() or 0.0)
@@ -466,12 +459,11 @@ def _summary(document: dict[str, Any]) -> str:
 
 def _document(kind: BenchKind, clients: Sequence[_Client], workload: Workload) -> dict[str, Any]:
     """Return the measurements of all clients, from the start of the first one to the end of the last one."""
-    meters = [client.meter for client in clients]
-    started = min((meter.started for meter in meters if meter.started), default=0.0)
-    seconds = max(0.0, max(meter.ended for meter in meters) - started) if started else 0.0
-    messages = sum(meter.done for meter in meters)
+    started = min((client.started for client in clients if client.started), default=0.0)
+    seconds = max(0.0, max(client.ended for client in clients) - started) if started else 0.0
+    messages = sum(client.done for client in clients)
     rate = messages / seconds if seconds else 0.0
-    samples = [sample for meter in meters for sample in meter.samples]
+    samples = [sample for client in clients for sample in client.samples]
     return {
         "kind": kind.path,
         "title": kind.title,

@@ -47,70 +47,66 @@ _BATCH_MESSAGES: Final = 500
 _BATCH_BYTES: Final = 1_000_000
 
 
-class MessageReader:
-    """Read the messages of a stream, in batches if the server supports them."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def messages(
-        self,
-        seq: int,
-        subject: str | None = None,
-        *,
-        until: int | None = None,
-        most: int | None = None,
-    ) -> Iterator[StoredMsg]:
-        """Iterate over the messages from a sequence to the end of the stream."""
-        seq = max(seq, 1)
-        while until is None or seq <= until:
-            limits = [_BATCH_MESSAGES, most, None if until is None else until - seq + 1]
-            batch = min(limit for limit in limits if limit)
-            found = self._stream.get_msgs(batch, seq, subject, max_bytes=_BATCH_BYTES)
-            if not found:
+def _messages(
+    stream: Stream,
+    seq: int,
+    subject: str | None = None,
+    *,
+    until: int | None = None,
+    most: int | None = None,
+) -> Iterator[StoredMsg]:
+    """Iterate over the messages from a sequence to the end of the stream, in batches if the server supports them."""
+    seq = max(seq, 1)
+    while until is None or seq <= until:
+        limits = [_BATCH_MESSAGES, most, None if until is None else until - seq + 1]
+        batch = min(limit for limit in limits if limit)
+        found = stream.get_msgs(batch, seq, subject, max_bytes=_BATCH_BYTES)
+        if not found:
+            return
+        for msg in found:
+            if until is not None and msg.seq > until:
                 return
-            for msg in found:
-                if until is not None and msg.seq > until:
-                    return
-                yield msg
-                seq = msg.seq + 1
+            yield msg
+            seq = msg.seq + 1
 
-    def last(self, number: int, subject: str | None = None) -> list[StoredMsg]:
-        """Return the last messages in stream order, at most ``number``."""
-        state = self._stream.cached_info.state
-        if not state.messages:
+
+def _last(stream: Stream, number: int, subject: str | None = None) -> list[StoredMsg]:
+    """Return the last messages in stream order, at most ``number``."""
+    state = stream.cached_info.state
+    if not state.messages:
+        return []
+    found: list[StoredMsg] = []
+    end, width = state.last_seq, number
+    if subject is not None:
+        try:
+            end = stream.get_msg(last_by_subject=subject, consistent=True).seq
+        except errors.MessageNotFoundError:
             return []
-        found: list[StoredMsg] = []
-        end, width = state.last_seq, number
-        if subject is not None:
-            try:
-                end = self._stream.get_msg(last_by_subject=subject, consistent=True).seq
-            except errors.MessageNotFoundError:
-                return []
-        # Deleted messages and other subjects leave gaps: go back in increasing steps.
-        while len(found) < number and end >= state.first_seq:
-            start = max(state.first_seq, end - width + 1)
-            found = [*self.messages(start, subject, until=end), *found]
-            end, width = start - 1, width * 2
-        return found[-number:]
+    # Deleted messages and other subjects leave gaps: go back in increasing steps.
+    while len(found) < number and end >= state.first_seq:
+        start = max(state.first_seq, end - width + 1)
+        found = [*_messages(stream, start, subject, until=end), *found]
+        end, width = start - 1, width * 2
+    return found[-number:]
 
-    def sequence_at(self, moment: datetime) -> int:
-        """Return the sequence of the first message at or after a time, else the next sequence."""
-        state = self._stream.cached_info.state
-        # The first sequence of a stream that never had a message is 0.
-        low, high = max(state.first_seq, 1), state.last_seq + 1
-        while low < high:
-            middle = (low + high) // 2
-            try:
-                msg = self._stream.get_msg(middle, None, _ALL_SUBJECTS, consistent=True)
-            except errors.MessageNotFoundError:
-                high = middle
-                continue
-            if msg.time < moment:
-                low = msg.seq + 1
-            else:
-                high = middle
-        return low
+
+def _sequence_at(stream: Stream, moment: datetime) -> int:
+    """Return the sequence of the first message at or after a time, else the next sequence."""
+    state = stream.cached_info.state
+    # The first sequence of a stream that never had a message is 0.
+    low, high = max(state.first_seq, 1), state.last_seq + 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            msg = stream.get_msg(middle, None, _ALL_SUBJECTS, consistent=True)
+        except errors.MessageNotFoundError:
+            high = middle
+            continue
+        if msg.time < moment:
+            low = msg.seq + 1
+        else:
+            high = middle
+    return low
 
 
 _FOLLOW_INTERVAL_S = 0.2
@@ -197,11 +193,10 @@ def view(
     paged = settings.interactive and not (follow or limit or last)
     number = 0
     with stream_of(settings, name, **failover_options(settings)) as stream:
-        reader = MessageReader(stream)
         if since is not None:
-            seq = reader.sequence_at(since)
+            seq = _sequence_at(stream, since)
         most = None if grep or headers else page + 1 if paged else limit
-        selected = _select(reader, stream, seq, last, subject, follow=follow, most=most)
+        selected = _select(stream, seq, last, subject, follow=follow, most=most)
         with closing(selected) as messages:
             for msg in messages:
                 if not _matches(msg, grep, headers):
@@ -225,7 +220,6 @@ def view(
 
 
 def _select(
-    reader: MessageReader,
     stream: Stream,
     seq: int | None,
     last: int | None,
@@ -236,17 +230,17 @@ def _select(
 ) -> Generator[StoredMsg, None, None]:
     """Iterate over the selected messages, and with ``follow`` over new messages."""
     if last is not None:
-        yield from reader.last(last, subject)
+        yield from _last(stream, last, subject)
         following = stream.cached_info.state.last_seq + 1
     else:
         following = seq or 1
-        for msg in reader.messages(following, subject, most=most):
+        for msg in _messages(stream, following, subject, most=most):
             yield msg
             following = msg.seq + 1
     while follow:
         try:
             _check_same(stream, following)
-            for msg in reader.messages(following, subject):
+            for msg in _messages(stream, following, subject):
                 yield msg
                 following = msg.seq + 1
         except errors.StreamNotFoundError as error:
