@@ -253,6 +253,9 @@ def test_other_views(jsm, js, stream):
     progress = {"streams": {"ORDERS": state}}
     js.key_value("CONFIG").put("totals", json.dumps(progress).encode())
     js.key_value("CONFIG").put("other", b"not a progress")
+    for place, wrong in enumerate(({"last": "x"}, {"pending": 10**400}, {"lag_seconds": None})):
+        progress = {"streams": {"ORDERS": {**state, **wrong}}}
+        js.key_value("CONFIG").put(f"wrong-{place}", json.dumps(progress).encode())
     (query,) = rows("queries", "--progress", "CONFIG")
     assert query == {"query": "totals", "stream": "ORDERS", **state}
     assert rows("queries") == []

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from typing_extensions import Self
 
 from ...client.threads import Signal, spawn
+from ...converters import parsed
 from ...durations import counted
 from ...errors import Error, JetStreamNotEnabledError
 from ...net.clock import monotonic
@@ -317,6 +318,15 @@ _CORE: Final = (STREAMS.name, CONSUMERS.name)
 _OF_ACCOUNT: Final = (*_CORE, BUCKETS.name, SERVERS.name, TASKS.name)
 
 
+class _Progress(TypedDict):
+    """How far a Spark query has read a stream."""
+
+    pending: int
+    pending_bytes: int
+    lag_seconds: float
+    last: int
+
+
 class Collector:
     """Reads the rows of the views, and keeps the values of their graphs."""
 
@@ -405,11 +415,17 @@ class Collector:
         bucket = self._js.key_value(self._progress)
         rows = []
         for entry in bucket.get_many(">").values():
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            # Any client may have stored it.
+            with contextlib.suppress(
+                ValueError, KeyError, TypeError, AttributeError, OverflowError
+            ):
                 for stream, state in parse_json(entry.value)["streams"].items():
                     key = f"{entry.key} {stream}"
-                    fields = {"query": entry.key, "stream": stream, **state}
-                    history = self._history.points(QUERIES.name, key, float(state["pending"]))
+                    numbers = parsed(
+                        _Progress, {name: state[name] for name in _Progress.__annotations__}
+                    )
+                    fields = {"query": entry.key, "stream": stream, **numbers}
+                    history = self._history.points(QUERIES.name, key, float(numbers["pending"]))
                     rows.append(Row(key=key, fields=fields, history=history, record=entry))
         return rows
 
