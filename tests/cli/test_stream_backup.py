@@ -159,6 +159,9 @@ def test_an_existing_stream_needs_overwrite(orders, raw, tmp_path):
     assert raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == MESSAGES + 1
     orders("stream", "restore", str(target), "--overwrite", "-f").ok()
     assert raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == MESSAGES
+    failed = orders("stream", "restore", str(target), "--overwrite", "-f", "--replicas", "5")
+    assert failed.status == 1
+    assert "the former stream ORDERS was deleted before the restore" in failed.err
 
 
 def test_an_existing_backup_needs_force(orders, raw, tmp_path):

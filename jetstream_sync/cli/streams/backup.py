@@ -31,6 +31,7 @@ from ...codec import decode, encode, loads
 from ...differences import differences
 from ...durations import counted
 from ...exit_status import ExitStatus
+from ...subjects import check_stream_name
 from ..shared.config import config_of_file
 from ..shared.listings import lister
 from ..shared.long_running import failover, failover_options
@@ -201,6 +202,7 @@ def open_backup(directory: Path) -> Backup:
             )
         document = loads(described)
         info = decode(SnapshotInfo, document)
+        check_stream_name(info.config.name)
         sha256, size = _digest(directory / _DATA)
     except FileNotFoundError as error:
         raise _error(directory, f"not a backup: {Path(error.filename).name} is missing") from error
@@ -322,24 +324,32 @@ def restore(
     # After a lost connection, deleting a partial stream needs a new connection.
     with settings.connection(allow_reconnect=True) as nc:
         _check_version(nc, saved)
-        if overwrite:
-            _delete_existing(settings, settings.jetstream_on(nc), config.name, force=force)
-        info = bring_back(settings, nc, saved, config)
+        deleted = overwrite and _delete_existing(
+            settings, settings.jetstream_on(nc), config.name, force=force
+        )
+        try:
+            info = bring_back(settings, nc, saved, config)
+        except (errors.Error, CommandError, KeyboardInterrupt):
+            if deleted:
+                settings.note(f"the former stream {config.name} was deleted before the restore")
+            raise
 
     show_info(settings, info, "was restored")
 
 
-def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: bool) -> None:
+def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: bool) -> bool:
+    """Delete a stream after a confirmation; return whether there was one."""
     try:
         found = js.get_stream(name).cached_info
     except errors.StreamNotFoundError:
-        return
+        return False
     Asker(settings).confirm(
         f"Delete Stream {name} with {counted(found.state.messages, 'message')} "
         "and replace it with the backup?",
         force=force,
     )
     js.delete_stream(name)
+    return True
 
 
 def _check_version(nc: Connection, saved: Backup) -> None:
