@@ -133,6 +133,8 @@ _EPHEMERAL_LIMIT: Final = timedelta(seconds=5)
 #: interval between them.
 _BOUND_CHECKS: Final = 3
 BOUND_CHECK_DELAY_S: Final = 0.05
+#: By how much the creation times of one consumer can differ: each server of a cluster before 2.11 has its own.
+_CREATED_WITHIN: Final = timedelta(seconds=1)
 
 
 def add_consumer(
@@ -248,15 +250,25 @@ def check_consumer_server(
         raise errors.ServerTooOldError(what, f"{needs[0]}.{needs[1]}", version or "older than 2.11")
 
 
-def release_consumer(api: APIRequests, stream: str, name: str, *, shared: bool) -> None:
-    """Delete a consumer that was created for a subscription which has ended."""
-    deadline = api.deadline()
+def release_consumer(api: APIRequests, made: ConsumerInfo, *, shared: bool) -> None:
+    """Delete a consumer that was created for a subscription which has ended, if it is still that one."""
+    deadline, stream, name = api.deadline(), made.stream_name, made.name
     try:
+        if made.config.durable_name and _is_other(api, made, deadline):
+            return
         if shared and _in_use(api, stream, name, deadline):
             return
         api.command(api.routes.to("CONSUMER.DELETE", stream, name), deadline=deadline)
     except errors.NotFoundError:
         return
+
+
+def _is_other(api: APIRequests, made: ConsumerInfo, deadline: Deadline) -> bool:
+    """Return whether another client has deleted a consumer and created one with its name."""
+    with suppress(errors.PermissionsError):
+        info = consumer_info(api, made.stream_name, made.name, deadline)
+        return abs(info.created - made.created) > _CREATED_WITHIN
+    return False
 
 
 def _in_use(api: APIRequests, stream: str, name: str, deadline: Deadline) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from .. import errors
@@ -357,7 +357,7 @@ class PullSubscribeAPI:
             config=config,
         )
         found = resolve_pull_consumer(self._api, request)
-        own_name = found.consumer if found.created and request.consumer is None else None
+        own_name = found.consumer if found.made and request.consumer is None else None
         with taken_back(self._api, found.stream, own_name):
             return self._subscribed(found, delete_consumer)
 
@@ -385,13 +385,7 @@ class PullSubscribeAPI:
         return self._subscribed(resolve_pull_consumer(self._api, request), delete_consumer=False)
 
     def _subscribed(self, found: ResolvedConsumer, delete_consumer: bool) -> PullSubscription:
-        def delete() -> None:
-            release_consumer(self._api, found.stream, found.consumer, shared=False)
-
-        return PullSubscription(
-            self._api,
-            found.stream,
-            found.consumer,
-            found.config,
-            delete if found.created and delete_consumer else None,
-        )
+        delete = None
+        if found.made is not None and delete_consumer:
+            delete = partial(release_consumer, self._api, found.made, shared=False)
+        return PullSubscription(self._api, found.stream, found.consumer, found.config, delete)

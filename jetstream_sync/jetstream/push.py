@@ -95,8 +95,8 @@ class _EndState:
     """The message limit of `unsubscribe()`; 0: none."""
     requested: bool = False
     """Whether it was unsubscribed or drained, or has reached its limit."""
-    owns_consumer: bool = False
-    """Whether the consumer was created for this subscription."""
+    made: ConsumerInfo | None = None
+    """The consumer, if it was created for this subscription."""
     release_due: bool = False
     """Whether the consumer must be deleted after the last message."""
 
@@ -161,7 +161,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._consumer = info.name
         self._config = info.config
         self._leases.adopt(info.config)
-        self._end.owns_consumer = created
+        self._end.made = info if created else None
         if created and self._sequence is not None:
             with self._receive_lock:
                 if self._sequence.last is None:
@@ -414,18 +414,19 @@ class PushSubscription(ConsumerAccessors, Subscription):
             # A durable consumer outlives the connection that created it.
             owned = self._end.requested or not self._config.durable_name
             self._end.release_due = (
-                self._end.owns_consumer and self._options.delete_consumer and owned
+                self._end.made is not None and self._options.delete_consumer and owned
             )
         super()._on_closed(reason)
 
     def _abandon(self) -> None:
         """End a subscription that was not returned to the caller; keep the consumer."""
-        self._end.owns_consumer = False
+        self._end.made = None
         self._end_with(errors.BadSubscriptionError("the subscription could not be created"))
 
     def _release(self) -> None:
         """Delete the consumer if that is due; only the first caller does."""
-        if not self._end.release_due:
+        made = self._end.made
+        if made is None or not self._end.release_due:
             return
         due = False
         try:
@@ -433,7 +434,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
                 due, self._end.release_due = self._end.release_due, False
             if due:
                 shared = bool(self._config.deliver_group)
-                release_consumer(self._api, self._stream, self.consumer_name, shared=shared)
+                release_consumer(self._api, made, shared=shared)
         except KeyboardInterrupt:
             self._end.release_due = due
             raise

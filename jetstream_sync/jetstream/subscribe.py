@@ -44,8 +44,8 @@ class ResolvedConsumer(NamedTuple):
     """The consumer's name."""
     config: ConsumerConfig
     """Its config; if it is unknown, the requested one."""
-    created: bool
-    """Whether it was created for this subscription."""
+    made: ConsumerInfo | None
+    """Its info, if it was created for this subscription."""
 
 
 def find_stream(api: APIRequests, request: SubscribeRequest) -> str:
@@ -107,13 +107,13 @@ def resolve_pull_consumer(api: APIRequests, request: SubscribeRequest) -> Resolv
     except (errors.APIError, errors.PermissionsError, errors.TimeoutError):
         if not request.bound or request.consumer is None:
             raise
-        return ResolvedConsumer(stream, request.consumer, request.config, created=False)
+        return ResolvedConsumer(stream, request.consumer, request.config, None)
     created = False
     if info is None:
         config, own_name = with_name(request.new_config(None))
         with taken_back(api, stream, own_name):
             info, created = create_or_find(api, stream, request, config)
-    return ResolvedConsumer(stream, info.name, info.config, created)
+    return ResolvedConsumer(stream, info.name, info.config, info if created else None)
 
 
 class BindOptions(TypedDict, total=False):
@@ -219,7 +219,7 @@ class PushSubscribeAPI:
         unsubscribed or drained, unless ``delete_consumer`` is false. The consumer of a queue group is kept
         while other subscriptions are bound to it. When the connection is drained, ephemeral consumers are
         deleted and durable ones are kept; when it is closed, the client deletes nothing. An existing
-        consumer is never deleted.
+        consumer is never deleted, nor one that another client has created meanwhile with the durable name.
 
         Args:
             subject: the subject, which may have wildcards; may be empty if ``stream`` is given.

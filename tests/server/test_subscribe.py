@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -228,6 +229,29 @@ def test_the_end_of_a_subscription_deletes_its_consumer(js, stream, durable, end
             with pytest.raises(errors.BadSubscriptionError):
                 sub.next_msg(0)  # read to the end
         assert bool(stream.consumer_names()) is kept
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+@pytest.mark.parametrize("pull", [False, True])
+def test_the_durable_of_another_client_is_kept(js, other, stream, pull, recreated):
+    """What another program has created with the name of a deleted durable stays with its position."""
+    name = "pull_subscribe" if pull else "subscribe"
+    first, second = getattr(js, name), getattr(other, name)
+    ended = first(everything(stream), durable="d")
+    time.sleep(1.1)  # the times of a server before 2.11 differ
+    if recreated:
+        js.delete_stream(stream.name)
+        js.create_stream(stream.cached_info.config)
+        js.publish(f"{stream.name}.0", b"0")
+    else:
+        stream.delete_consumer("d")
+    later = second(everything(stream), durable="d")
+    ended.unsubscribe()
+    message = later.fetch(1)[0] if pull else later.next_msg(5)
+    message.ack_sync()
+    assert stream.consumer_info("d").ack_floor.stream_seq == 1
+    later.unsubscribe()
+    assert stream.consumer_names() == []
 
 
 def test_draining_leaves_time_to_acknowledge(js, stream):
