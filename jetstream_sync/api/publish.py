@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 #: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
 NEVER: Final = "never"
+#: The longest time to live in seconds, 200 years. The server adds it to the time of the message as nanoseconds in 64 bits:
+#: a message whose end is after the year 2262 expires at once.
+MAX_TTL_S: Final = 200 * 365 * 86_400
 
 LAST_SEQUENCE: Final = 2**64 - 1
 #: Fields of a cron expression; the first of six is for seconds.
@@ -194,8 +197,9 @@ def ttl_text(value: float | timedelta | Literal["never"], option: str = "msg_ttl
             )
         return NEVER
     ns = duration_to_ns(duration(value, option))
-    if ns < NS_PER_S:
-        raise errors.InvalidOptionError(option, value, "must be at least one second")
+    if not NS_PER_S <= ns <= MAX_TTL_S * NS_PER_S:
+        rule = "must be at least one second and at most 200 years; 'never' is longer"
+        raise errors.InvalidOptionError(option, value, rule)
     # Whole seconds or a Go duration (ADR-43).
     return f"{ns}ns" if ns % NS_PER_S else str(ns // NS_PER_S)
 

@@ -41,6 +41,7 @@ from .. import (
     StreamConfig,
     errors,
 )
+from ..api.publish import MAX_TTL_S
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from ..subjects import KEYS_PREFIX, KV_PREFIX
@@ -252,8 +253,9 @@ class KeyValueCache(BaseCache):
         large = []
         for name, (end, data) in pickled.items():
             headers = None
-            if config.allow_msg_ttl and end != math.inf:
-                headers = {"Nats-TTL": str(math.ceil(max(1.0, end - time.time())))}
+            seconds = math.ceil(max(1.0, min(end - time.time(), MAX_TTL_S)))
+            if config.allow_msg_ttl and seconds < MAX_TTL_S:
+                headers = {"Nats-TTL": str(seconds)}
             try:
                 if len(data) > most:
                     large.append(name)

@@ -91,6 +91,7 @@ def test_a_ttl_is_exact(ttl, text):
         ("msg_ttl", 0),
         ("msg_ttl", 0.999),
         ("msg_ttl", -1),
+        ("msg_ttl", timedelta(days=240 * 365)),  # the server would delete it at once
         ("msg_ttl", float("nan")),
         ("msg_ttl", "1h"),
         ("msg_ttl", ""),
