@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
 
 from .. import errors
-from ..converters import MISFITS
+from ..converters import MISFITS, check_numbers
 from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
 from ..workers.call_messages import call_id, is_call_id
@@ -30,7 +30,7 @@ from ..workers.calls import (
     sent_record,
 )
 from ..workers.checks import check_option, check_token
-from ..workers.errors import NoCallError, misfit
+from ..workers.errors import NoCallError, TaskArgumentsError, misfit
 from ..workers.flows import MEMBERS, Call
 from ..workers.options import own_names
 from ..workers.work import WorkOptions
@@ -41,13 +41,13 @@ try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskError
-    from django.tasks.exceptions import TaskResultDoesNotExist
+    from django.tasks.exceptions import TaskException, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
 except ImportError:  # older than 6.0
     from django_tasks import TaskContext, TaskResult, TaskResultStatus
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
-    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.exceptions import TaskException, TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
 __all__ = ["JetStreamBackend", "call"]
@@ -118,6 +118,7 @@ class JetStreamBackend(BaseTaskBackend):
         Raises:
             InvalidTask: the task is not valid for this backend.
             InvalidOptionError: it has a priority above 0, and its queue is not ``urgent``.
+            TaskArgumentsError: an argument has no form in JSON, or is a number such as NaN.
             ServerTooOldError: it has ``run_after``, and the server is older than 2.12.
             BadRequestError: it has ``run_after``, and the stream does not allow schedules.
             Error: as `JetStream.publish`.
@@ -161,6 +162,11 @@ class JetStreamBackend(BaseTaskBackend):
 
     def _new_record(self, task: Any, args: Any, kwargs: Any, run_after: Any = None) -> CallRecord:
         """Return the record of a new call of a task."""
+        try:
+            check_numbers([args, kwargs])  # the worker would get None
+        except MISFITS as error:
+            text = f"task {task.module_path}: the arguments are not JSON: {error}"
+            raise TaskArgumentsError(text) from error
         own = {
             "queue": task.queue_name,
             "run_after": None if run_after is None else run_after.isoformat(),
@@ -215,7 +221,7 @@ class JetStreamBackend(BaseTaskBackend):
         """Return the result of a record; raise `TaskResultDoesNotExist` if it is none of this version."""
         try:
             return self._result_of(record)
-        except (ImportError, *MISFITS) as error:
+        except (ImportError, TaskException, *MISFITS) as error:
             text = f"{record.id} is no result of this version: {error}"
             raise TaskResultDoesNotExist(text) from error
 

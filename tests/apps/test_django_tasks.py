@@ -14,7 +14,7 @@ from fixtures.threads import wait_until
 from fixtures.worker import running
 
 from jetstream_sync import APIError, InvalidOptionError, JetStream, ServerTooOldError
-from jetstream_sync.workers import Backoff
+from jetstream_sync.workers import Backoff, TaskArgumentsError
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
@@ -229,6 +229,17 @@ def test_a_subclass_of_the_backend_has_its_tasks_run(monkeypatch):
         worker()
 
 
+def test_the_result_of_a_queue_that_was_removed(monkeypatch):
+    """It is none of this version, as that of a task that was removed; Django refuses tasks of unknown queues."""
+    from fixtures.django_tasks import fail
+
+    result = fail.enqueue("no")
+    backend = fail.get_backend()
+    monkeypatch.setattr(backend, "queues", {"default"})
+    with pytest.raises(exceptions().TaskResultDoesNotExist, match="not valid"):
+        backend.get_result(result.id)
+
+
 def test_a_queued_task_can_be_cancelled(js):
     """It does not run, and its result has failed."""
     from fixtures.django_tasks import add, runs
@@ -255,6 +266,9 @@ def test_what_is_refused():
         add.using(priority=5).enqueue(1, 2)
     with pytest.raises(refused):
         add.using(priority=500)
+    for number in (float("nan"), [float("inf")]):
+        with pytest.raises(TaskArgumentsError, match="cannot be a number in JSON"):
+            add.enqueue(number)
     for result_id in ("unknown", "not a key"):
         with pytest.raises(exceptions().TaskResultDoesNotExist):
             add.get_result(result_id)
