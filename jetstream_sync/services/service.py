@@ -27,7 +27,6 @@ from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Signal, in_callback, join
 from ..client.writer import NOW
 from ..codec import dumps, encode
-from ..exact import exact
 from ..locks import new_lock
 from ..net.clock import FOREVER, Deadline
 from ..options import check_callback, check_int, check_returned
@@ -44,6 +43,7 @@ from .wire import (
     ServiceStats,
     check_metadata,
     check_service_name,
+    check_text,
     check_version,
     verb_subject,
 )
@@ -216,9 +216,7 @@ class Service(EndpointGroup):
             version=check_version(version),
             metadata=check_metadata(metadata),
         )
-        if not isinstance(description, str):
-            raise errors.InvalidOptionError("description", description, "must be a str")
-        self._description = exact(description)
+        self._description = check_text("description", description)
         for option, callback in (("stats_handler", stats_handler), ("stop_cb", stop_cb)):
             if callback is not None:
                 check_callback(option, callback)

@@ -11,7 +11,7 @@ from .. import errors
 from ..client.core import ConnectionCore
 from ..client.message import Msg
 from ..client.replies import ReplyIterator
-from ..codec import Record, decode, loads
+from ..codec import Record, decode, encodable, loads
 from ..exact import exact
 from ..net.clock import Deadline
 from ..records import record
@@ -153,13 +153,21 @@ def check_version(version: str) -> str:
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a copy of metadata, ``None`` as empty; raise `InvalidOptionError` unless it maps str to str."""
+    """Return a copy of metadata, ``None`` as empty; raise `InvalidOptionError` unless it maps texts to texts."""
     given = {} if metadata is None else metadata
-    if not isinstance(given, Mapping) or not all(
-        isinstance(text, str) for item in given.items() for text in item
-    ):
+    if not isinstance(given, Mapping):
         raise errors.InvalidOptionError("metadata", metadata, "must be a mapping of str to str")
-    return {exact(key): exact(value) for key, value in given.items()}
+    return {
+        check_text("metadata", key): check_text("metadata", value) for key, value in given.items()
+    }
+
+
+def check_text(option: str, text: str) -> str:
+    """Return a text of a description; raise `InvalidOptionError` if JSON cannot represent it."""
+    plain = exact(text)
+    if type(plain) is not str or encodable(plain) != plain:
+        raise errors.InvalidOptionError(option, text, "must be a str without surrogates")
+    return plain
 
 
 def verb_subject(prefix: str, verb: str, *scope: str | None) -> str:

@@ -168,6 +168,16 @@ def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc):
         (lambda nc: nc.add_service("a", "1.0.0", queue_group="a b"), errors.BadSubjectError),
         (lambda nc: nc.add_service("a", "1.0.0", prefix="*"), errors.BadSubjectError),
         (lambda nc: nc.add_service("a", "1.0.0", stop_cb=1), errors.InvalidOptionError),
+        # Its discovery requests could not be answered.
+        (lambda nc: nc.add_service("a", "1.0.0", description="\ud800"), errors.InvalidOptionError),
+        (
+            lambda nc: nc.add_service("a", "1.0.0", metadata={"a": "\ud800"}),
+            errors.InvalidOptionError,
+        ),
+        (
+            lambda nc: nc.add_service("a", "1.0.0", metadata={"\ud800": "a"}),
+            errors.InvalidOptionError,
+        ),
         (lambda nc: nc.service_ping(id="x"), errors.InvalidOptionError),
         (lambda nc: nc.service_info("a.b"), errors.InvalidNameError),
     ],
@@ -191,6 +201,8 @@ def test_invalid_endpoints_are_refused(nc):
             service.add_endpoint("a", echo, subject="a..b")
         with pytest.raises(errors.InvalidOptionError):
             service.add_endpoint("a", echo, workers=0)
+        with pytest.raises(errors.InvalidOptionError):
+            service.add_endpoint("a", echo, metadata={"a": "\ud800"})
         assert service.info().endpoints == []
     with pytest.raises(errors.InvalidOptionError, match="stopped"):
         service.add_endpoint("late", echo)
