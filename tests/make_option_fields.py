@@ -13,8 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from jetstream_sync.workers.handler import HANDLER_OPTIONS, Handler
 from jetstream_sync.workers.options import QueueOptions, TaskOptions, WorkerOptions, own_names
+from jetstream_sync.workers.source import HANDLER_OPTIONS, Handler
 
 __all__ = ["FILE", "contents"]
 
@@ -43,7 +43,7 @@ from typing import Any, TypedDict
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
 from .calls import SentCall
 from .dead_letters import DeadLetterTarget
-from .retries import Backoff
+from .verdicts import Backoff
 from .work import Middleware
 """
 

@@ -17,10 +17,10 @@ from ..records import shows_fields
 from ..workers import Context, Handler, TaskResult
 from ..workers.checks import check_option
 from ..workers.events import RunEvent, RunEventKind
-from ..workers.handler import HANDLER_OPTIONS
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions
 from ..workers.queues import TaskQueues, program_of
+from ..workers.source import HANDLER_OPTIONS
 from ..workers.tracing import publishing
 from ..workers.work import HandlerFunction, Work
 from .config import Config

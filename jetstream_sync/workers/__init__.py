@@ -39,15 +39,15 @@ from .errors import (
     WorkerCrashedError,
 )
 from .flows import Call, Flow, chain, group
-from .handler import Handler
 from .logs import JsonLogFormatter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .options import QueueOptions, TaskOptions, WorkerOptions
 from .resources import SetupStep
-from .retries import Backoff
 from .schedules import ScheduleState
+from .source import Handler
 from .tasks import Task, TaskResult
+from .verdicts import Backoff
 from .work import Reply
 from .worker import CheckResult, Worker
 

@@ -56,8 +56,7 @@ from .errors import (
     state_unknown,
 )
 from .logs import log, traceback_text
-from .openers import Creator, Opener, Resource, bucket_opener
-from .resources import delete_on_subject, has_schedules
+from .resources import Creator, Opener, Resource, bucket_opener, delete_on_subject, has_schedules
 from .steps import PAYLOAD, StepBucket, StepStore, Suspended
 from .tracing import publishing
 

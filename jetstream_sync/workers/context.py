@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from .checks import check_option, check_seconds, is_number
 from .deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
-from .errors import LeaseLostError
+from .errors import MAX_DELAY_S, LeaseLostError
 from .logs import LOGGER_NAME, WorkerLogger
-from .retries import MAX_DELAY_S
 
 if TYPE_CHECKING:
     from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream

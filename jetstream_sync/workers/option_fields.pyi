@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
 from .calls import SentCall
 from .dead_letters import DeadLetterTarget
-from .retries import Backoff
+from .verdicts import Backoff
 from .work import Middleware
 
 class WorkerFields(TypedDict, total=False):

@@ -1,5 +1,5 @@
 """
-The options of workers, tasks and queues, each declared once; those of handlers are in `handler`.
+The options of workers, tasks and queues, each declared once; those of handlers are in `source`.
 
 `Worker` and its decorators take them as keywords. Type checkers see the types of `option_fields`, which are made
 from these classes by ``tests/make_option_fields.py``; `shows_fields` shows them in signatures.
@@ -30,11 +30,10 @@ from .checks import (
     parse_address,
 )
 from .dead_letters import DeadLetterTarget
-from .handler import HANDLER_OPTIONS
-from .openers import Resource
+from .resources import Resource, Wanted
 from .schedules import Schedule
 from .shared_limits import SharedLimitRule
-from .source import GRACE_S, Source, SourceOptions
+from .source import GRACE_S, HANDLER_OPTIONS, Source, SourceOptions
 from .tracing import TRACE_MODES
 from .work import Middleware, WorkOptions
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from .. import Connection
     from .calls import SentCall
     from .context import Context
-    from .resources import Wanted
 
 #: The values of the option ``report``.
 REPORTS: Final = ("messages", "stacks")

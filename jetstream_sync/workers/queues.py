@@ -34,15 +34,14 @@ from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .errors import NoCallError, Reject, misfit
 from .flows import Flows, place_of
-from .openers import Resource
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
-from .resources import create_missing, resources_of
-from .retries import Backoff
+from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .source import SOURCE_OPTIONS, Queue, Source, TickRule
 from .tasks import CallSender, Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
+from .verdicts import Backoff
 from .work import TaskWork, Work, WorkOptions
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""The streams and buckets that a worker needs."""
+"""
+The streams and buckets that a worker needs: how they are created and compared, and how they are opened.
+
+They may be deleted at any time: an `Opener` finds them at their first use, and again after that.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from .. import KeyValueConfig, StorageType, StreamConfig, errors
 from ..declare import CREATE, UPDATE, Declared, plan
 from ..subjects import KV_PREFIX
 from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
-from .openers import Resource
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStream, Stream
+    from .. import Connection, JetStream, KeyValue, Stream
     from .source import Source
+
+T = TypeVar("T")
+R = TypeVar("R")
+Resource = StreamConfig | KeyValueConfig
+#: Creates what is missing of some streams and buckets, unless the worker must not.
+Creator: TypeAlias = "Callable[[Connection, Sequence[Resource]], object]"
 
 _DEAD_LETTER_WINDOW: Final = timedelta(hours=1)
 #: How long a bucket for ``once`` keeps the states of messages.
@@ -161,3 +170,73 @@ def create_missing(js: JetStream, resources: Iterable[Wanted]) -> list[SetupStep
         if step.action == CREATE:
             step.run()
     return [step for step in steps if step.action != CREATE]
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+class Opener(Generic[T]):
+    """
+    Opens a stream or bucket of workers: for the first use of a connection, and again after it was deleted.
+
+    Args:
+        connection: returns the connection of this process; a forked process has another one.
+        read: returns what is opened on a connection; raises `StreamNotFoundError` if it is missing.
+        create: creates it, and perhaps more that is missing, unless the worker must not.
+
+    """
+
+    def __init__(
+        self,
+        connection: Callable[[], Connection],
+        read: Callable[[Connection], T],
+        create: Callable[[Connection], object] = lambda _nc: None,
+    ) -> None:
+        self._connection = connection
+        self._create = create
+        self._read = read
+        self._opened: tuple[Connection, T] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` makes no request."""
+        return self._opened is not None and self._opened[0] is self._connection()
+
+    def open(self) -> T:
+        """Return what is opened; create it if it is missing."""
+        nc = self._connection()
+        opened = self._opened
+        if opened is None or opened[0] is not nc:
+            try:
+                found = self._read(nc)
+            except errors.StreamNotFoundError:
+                self._create(nc)
+                found = self._read(nc)
+            opened = self._opened = nc, found
+        return opened[1]
+
+    def use(self, action: Callable[[T], R]) -> R:
+        """Return what an action returns; if the stream was deleted, repeat the action once."""
+        try:
+            return action(self.open())
+        except (errors.NoStreamResponseError, errors.StreamNotFoundError):
+            self._opened = None
+            return action(self.open())
+
+
+BucketOpener: TypeAlias = "Opener[tuple[KeyValue, Stream]]"
+
+
+def bucket_opener(
+    connection: Callable[[], Connection],
+    name: str,
+    create: Callable[[Connection], object],
+    timeout: float = 5.0,
+) -> BucketOpener:
+    """Return what opens a bucket and its stream; ``timeout``: of each request, in seconds."""
+
+    def read(nc: Connection) -> tuple[KeyValue, Stream]:
+        js = nc.jetstream(timeout=timeout)
+        return js.key_value(name), js.get_stream(f"{KV_PREFIX}{name}")
+
+    return Opener(connection, read, create)

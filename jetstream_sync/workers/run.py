@@ -32,11 +32,10 @@ from .events import RunEvent, RunEventKind, spawn
 from .limits import Limit
 from .logs import log
 from .observer import Observer
-from .openers import bucket_opener
 from .operations.health import Monitor, Processes, WorkerPhase
 from .operations.heartbeat import SupervisorLink
 from .options import DefinedWorker
-from .resources import SetupStep, create_missing
+from .resources import SetupStep, bucket_opener, create_missing
 from .running import RunningReporter
 from .runtime.consumers import check_dead_letters, check_parking
 from .runtime.membership import receiver_of

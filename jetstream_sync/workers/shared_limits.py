@@ -39,7 +39,7 @@ from .logs import log
 
 if TYPE_CHECKING:
     from .. import KeyValueEntry
-    from .openers import BucketOpener
+    from .resources import BucketOpener
 
 #: The bucket, and how long it keeps the key of a limit that is not used.
 LIMITS_BUCKET: Final = "TASK_LIMITS"

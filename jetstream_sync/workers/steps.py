@@ -30,7 +30,7 @@ from ..converters import MISFITS
 from ..exact import exact
 from .checks import check_option, unwrapped
 from .errors import MembersFailedError, StepsChangedError, misfit
-from .openers import Creator, bucket_opener
+from .resources import Creator, bucket_opener
 
 if TYPE_CHECKING:
     from .. import Connection, KeyValue, Stream

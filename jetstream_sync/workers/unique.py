@@ -29,7 +29,7 @@ from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState
 from .errors import NoCallError, Reject, StateUnknownError
 from .logs import log
-from .openers import Creator, Opener, Resource
+from .resources import Creator, Opener, Resource
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg, Stream

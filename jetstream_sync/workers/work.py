@@ -12,8 +12,8 @@ from .. import Headers, errors
 from .checks import check_bucket, check_option, exceptions, is_number
 from .context import Context, RunState
 from .errors import DecodeError, Reject, Retry
-from .retries import Backoff
 from .shared_limits import LimitUse
+from .verdicts import Backoff
 
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.

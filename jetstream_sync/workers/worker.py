@@ -24,7 +24,6 @@ from .checks import check_count, check_option, check_plain, check_token, unwrapp
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import RunEvent, RunEventKind, StopOnce, signals
-from .handler import HANDLER_OPTIONS, Handler
 from .logs import log
 from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
 from .operations.health import Monitor
@@ -45,7 +44,7 @@ from .runtime.consumers import plan_consumer, stranded_calls, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .shared_limits import SharedLimitRule
-from .source import SOURCE_OPTIONS, Source, TickRule
+from .source import HANDLER_OPTIONS, SOURCE_OPTIONS, Handler, Source, TickRule
 from .tasks import Task, TaskDecorator
 from .verify import unverified, verify_calls
 from .work import HandlerFunction, refuse_to_run

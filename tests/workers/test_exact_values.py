@@ -15,9 +15,9 @@ from fixtures.worker import running
 
 import jetstream_sync
 from jetstream_sync.workers import Context, DeadLetters, Worker
-from jetstream_sync.workers.handler import Handler
 from jetstream_sync.workers.options import QueueOptions, TaskOptions, WorkerOptions
 from jetstream_sync.workers.schedules import Schedule
+from jetstream_sync.workers.source import Handler
 
 pytestmark = [pytest.mark.server(">=2.14"), pytest.mark.timeout(110)]
 _LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)

@@ -64,18 +64,17 @@ from ..errors import (
     state_unknown,
 )
 from ..flows import steps_of
-from ..handler import Handler
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import Observer, WorkObserver
-from ..retries import MAX_EXTRA_DELIVERIES
 from ..shared_limits import SharedLimit, SharedLimits
-from ..source import Queue, Source, TickRule
+from ..source import Handler, Queue, Source, TickRule
 from ..steps import Suspended
 from ..tracing import traced
 from ..verdicts import (
     ACKED,
     LOST,
+    MAX_EXTRA_DELIVERIES,
     SETTLED,
     FailedAttempt,
     Verdict,
@@ -92,7 +91,7 @@ from .ticks import Ticks
 
 if TYPE_CHECKING:
     from ... import JetStream
-    from ..openers import BucketOpener
+    from ..resources import BucketOpener
     from .processes import HandlerProcesses
 
 P = ParamSpec("P")

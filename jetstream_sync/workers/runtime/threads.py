@@ -24,11 +24,10 @@ from ...net.clock import Deadline
 from ..dead_letters import DeadLetterWriter
 from ..deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
 from ..events import spawn
-from ..handler import Handler
 from ..limits import Gate
 from ..logs import log
 from ..observer import Observer
-from ..source import Queue, Source
+from ..source import Handler, Queue, Source
 from ..verdicts import given_back, not_started
 from .consumers import WorkerConsumer
 from .processing import Processor, Router, Shared

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ... import KeyValue, Lock, Stream
     from ..context import Publishing
     from ..deliveries import LeasedMessage
-    from ..openers import BucketOpener
+    from ..resources import BucketOpener
 
 #: Time of one attempt to get a lease that another run has, in seconds: the worker may have to stop.
 _WAIT_S: Final = 1.0

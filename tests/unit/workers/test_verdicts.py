@@ -13,7 +13,7 @@ from jetstream_sync.workers.errors import (
     DecodeError,
     StateUnknownError,
 )
-from jetstream_sync.workers.handler import Handler
+from jetstream_sync.workers.source import Handler
 from jetstream_sync.workers.verdicts import (
     ACKED,
     LOST,
