@@ -18,6 +18,7 @@ from .. import errors
 from ..converters import MISFITS, check_numbers
 from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
+from ..workers.arguments import encoded_value
 from ..workers.call_messages import call_id, is_call_id
 from ..workers.call_records import CallRecord, CallStatus, FlowPlace, new_record
 from ..workers.calls import (
@@ -26,7 +27,6 @@ from ..workers.calls import (
     CallQueue,
     NewCall,
     TaskState,
-    encoded_value,
     sent_record,
 )
 from ..workers.checks import check_option, check_token

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from ..workers.calls import NewCall
     from ..workers.metrics import GaugeSnapshot
     from ..workers.option_fields import HandlerFields, TaskFields, WorkerFields
-    from ..workers.tasks import CallSender
     from .outbox import OutboxRelay
 
 
@@ -75,33 +73,21 @@ if TYPE_CHECKING:
         def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-@dataclass(frozen=True)
-class _OutboxSender:
-    """Puts calls into the outbox of a database; ``None``: of the default one."""
-
-    using: str | None
-
-    def put(self, call: NewCall) -> None:
-        """Store the message of a call, in the current transaction."""
-        from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
-
-        message = call.message()
-        with publishing(message.address.now, message.data, None, message.msg_id) as headers:
-            found = Headers(headers or {})
-        found.update(message.schedule)
-        Outbox.publish(
-            message.subject, message.data, found, msg_id=message.msg_id, using=self.using
-        )
-
-
 class _TaskQueues(TaskQueues):
     """Puts the calls of tasks with ``outbox`` into the outbox."""
 
-    def sender_of(self, task: Any) -> CallSender:
-        """Return where the calls of a task are put."""
+    def send(self, task: Any, call: NewCall) -> None:
+        """Send a call of a task, or store it in the outbox in the current transaction."""
         if not task.outbox:
-            return super().sender_of(task)
-        return _OutboxSender(None if task.outbox is True else task.outbox)
+            super().send(task, call)
+            return
+        from .models import Outbox  # noqa: PLC0415 - models exist after the apps are loaded
+
+        message, using = call.message(), None if task.outbox is True else task.outbox
+        with publishing(message.address.now, message.data, None, message.msg_id) as headers:
+            found = Headers(headers or {})
+        found.update(message.schedule)
+        Outbox.publish(message.subject, message.data, found, msg_id=message.msg_id, using=using)
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""

@@ -1,5 +1,5 @@
 """
-Arguments of tasks: their JSON, and the objects of their annotations.
+Arguments and return values of tasks: their JSON, and the objects of their annotations.
 
 A value is sent as JSON, and converted to an object of its annotation where the function is called. What would
 not arrive as it was sent is refused when it is sent.
@@ -40,7 +40,7 @@ from ..converters import (
 from ..options import signature_of
 from .checks import implementation
 from .context import is_context
-from .errors import Reject, TaskArgumentsError, misfit
+from .errors import Reject, ReturnValueError, TaskArgumentsError, misfit
 
 if TYPE_CHECKING:
     from .context import Context
@@ -101,6 +101,20 @@ def converted(function: Callable[..., object], value: Any) -> Any:
             convert = converter(resolved(annotation, getattr(inner, "__globals__", {})))
             return value if convert is None else convert(value)
     return value
+
+
+def encoded_value(value: object, limit: int) -> bytes:
+    """Return a return value as JSON of at most ``limit`` bytes; raise `ReturnValueError`."""
+    try:
+        data = to_json(value)
+        if b"null" in data:
+            check_numbers(value)
+    except Exception as error:
+        raise ReturnValueError(f"the return value cannot be stored as JSON: {error}") from error
+    if len(data) > limit:
+        text = f"the return value cannot be stored: it has {len(data)} bytes of JSON, at most {limit} fit"
+        raise ReturnValueError(text)
+    return data
 
 
 class Arguments:

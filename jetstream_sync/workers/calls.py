@@ -29,7 +29,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
-from ..converters import check_numbers, to_json
+from ..converters import to_json
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from .call_messages import (
@@ -84,20 +84,6 @@ _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
 
 T = TypeVar("T")
-
-
-def encoded_value(value: object, limit: int) -> bytes:
-    """Return a return value as JSON of at most ``limit`` bytes; raise `ReturnValueError`."""
-    try:
-        data = to_json(value)
-        if b"null" in data:
-            check_numbers(value)
-    except Exception as error:
-        raise ReturnValueError(f"the return value cannot be stored as JSON: {error}") from error
-    if len(data) > limit:
-        text = f"the return value cannot be stored: it has {len(data)} bytes of JSON, at most {limit} fit"
-        raise ReturnValueError(text)
-    return data
 
 
 class SentCall(NamedTuple):

@@ -20,12 +20,10 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from .. import errors
 from ..converters import to_json
-from .arguments import converted
-from .call_messages import call_id
 from .call_records import (
     CallEvent,
     CallRecord,
@@ -35,16 +33,17 @@ from .call_records import (
 )
 from .calls import (
     CallStates,
-    encoded_value,
 )
 from .checks import check_option
 from .errors import CallBusyError, NoCallError, TaskError
-from .steps import BLOCK, PAYLOAD, RunOrder, Steps, Suspended, member_key, order_of_run, wait_key
+from .steps import BLOCK, PAYLOAD, RunOrder, Suspended, member_key, order_of_run, wait_key
 
 if TYPE_CHECKING:
     from .context import Context
 
 T = TypeVar("T")
+#: A call or a flow that is not sent yet.
+Planned: TypeAlias = "Call[Any] | Flow[Any]"
 
 #: The step of a callback that waits for the members of its group.
 MEMBERS: Final = "members="
@@ -54,19 +53,6 @@ _MAX_MEMBERS: Final = BLOCK * BLOCK
 _GATHERED: Final = re.compile("gather=(?:-([0-9]{1,9}))?")
 #: Number of deliveries after which a message that waits for an earlier one is replaced, so that it has all attempts.
 _MAX_WAITS: Final = 5
-
-
-class Planned(Protocol):
-    """A call or a flow that is not sent yet."""
-
-    def plan(self, call: str, *, gets_value: bool = False) -> CallRecord:
-        """Return the record of its first message, with the id of its last call."""
-
-    def start(self, record: CallRecord) -> object:
-        """Send a record, or run it at once."""
-
-    def result(self, call: str) -> Any:
-        """Return the last call."""
 
 
 class Call(Generic[T]):
@@ -235,20 +221,6 @@ def place_of(record: CallRecord) -> FlowPlace:
 def _placed(record: CallRecord, **changes: Any) -> CallRecord:
     """Return a record with changes of its place."""
     return replace(record, flow=replace(place_of(record), **changes))
-
-
-def steps_of(context: Context, *, ask: Callable[..., Any]) -> Steps:
-    """Return the steps of a run of a call."""
-    return Steps(
-        call_id(context.message),
-        context.id,
-        ask,
-        check=context.check,
-        encode=lambda value: encoded_value(value, context.value_limit),
-        convert=converted,
-        plan=planned_members,
-        now=context.server_time,
-    )
 
 
 class Flows:

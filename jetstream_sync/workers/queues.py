@@ -39,7 +39,7 @@ from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .source import SOURCE_OPTIONS, Queue, Source, TickRule
-from .tasks import CallSender, Task, TaskResult
+from .tasks import Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
 from .verdicts import Backoff
 from .work import TaskWork, Work, WorkOptions
@@ -94,7 +94,7 @@ class _UnknownCalls(RunState):
 
 
 class TaskQueues:
-    """The queues of a worker; also puts the calls of its tasks into their streams, as a `CallSender`."""
+    """The queues of a worker; also puts the calls of its tasks into their streams."""
 
     def __init__(
         self,
@@ -352,7 +352,7 @@ class TaskQueues:
             if known != record.id:
                 return TaskResult(task, known, task.states)
         try:
-            self.sender_of(task).put(call)
+            self.send(task, call)
         except _NOT_STORED:
             if task.unique is not None:
                 with suppress(errors.Error):
@@ -360,10 +360,10 @@ class TaskQueues:
             raise
         return TaskResult(task, record.id, task.states)
 
-    def sender_of(self, task: Task[Any, Any]) -> CallSender:
-        """Return where the calls of a task are put."""
+    def send(self, task: Task[Any, Any], call: NewCall) -> None:
+        """Send a call of a task."""
         del task
-        return self
+        self.put(call)
 
     def put(self, call: NewCall) -> CallRecord | None:
         """Store a call, and its message in the stream, unless the bucket has its id: return its record then."""

@@ -28,12 +28,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 from .. import KeyValueConfig, codec, errors
 from ..converters import MISFITS
 from ..exact import exact
+from .arguments import converted, encoded_value
+from .call_messages import call_id
 from .checks import check_option, unwrapped
 from .errors import MembersFailedError, StepsChangedError, misfit
 from .resources import Creator, bucket_opener
 
 if TYPE_CHECKING:
     from .. import Connection, KeyValue, Stream
+    from .context import Context
 
 T = TypeVar("T")
 
@@ -213,38 +216,25 @@ class Steps:
     The steps that one run asks for, in the order of its code; `Context` has its methods.
 
     Args:
-        call: the id of the call.
-        run: the id of the message that began it, for the ids of steps.
+        context: the context of the run.
         ask: calls a method of `StepStore` by its name.
-        check: raises if the lease is over.
-        encode: returns a value as JSON that can be stored.
-        convert: returns a value from JSON as a function returns it.
         plan: returns the records of calls, given what their ids begin with.
-        now: returns the time by the clock of the server, in seconds since 1970.
 
     """
 
     def __init__(
         self,
-        call: str,
-        run: str,
-        ask: Callable[..., Any],
+        context: Context,
         *,
-        check: Callable[[], object],
-        encode: Callable[[object], bytes],
-        convert: Callable[[Callable[..., object], Any], Any],
+        ask: Callable[..., Any],
         plan: Callable[[Sequence[Any], str], Sequence[Any]],
-        now: Callable[[], float],
     ) -> None:
-        self._call = call
-        self._run = run
+        self._context = context
+        self._call = call_id(context.message)
         self._ask = ask
-        self._check = check
-        self._encode = encode
-        self._convert = convert
         self._plan = plan
-        self._now = now
-        self._recorded: dict[str, bytes] = ask("load", call)
+        self._now = context.server_time
+        self._recorded: dict[str, bytes] = ask("load", self._call)
         # The steps that were recorded before, and that this run has not asked for.
         self._left = {name.partition(".")[0] for name in self._recorded} - {PAYLOAD}
         self._counts: Counter[str] = Counter()
@@ -273,7 +263,7 @@ class Steps:
                     f"the function has changed since the call began; keep the name of the step, as in "
                     f"ctx.step(..., name={left[0]!r})"
                 )
-            self._check()
+            self._context.check()
         return found
 
     def _record(self, name: str, value: bytes, replaces: bytes | None = None) -> bytes:
@@ -299,13 +289,13 @@ class Steps:
         name = self._numbered(given)
         stored = self._known(name)
         if stored is None:
-            self.id = f"{self._run}/{name}"
+            self.id, limit = f"{self._context.id}/{name}", self._context.value_limit
             try:
-                data = self.runner(lambda: self._encode(function(*args, **kwargs)), self.id)
+                data = self.runner(lambda: encoded_value(function(*args, **kwargs), limit), self.id)
             finally:
                 self.id = None
             stored = self._record(name, data)
-        return self._convert(function, _read(name, codec.loads, stored))
+        return converted(function, _read(name, codec.loads, stored))
 
     def sleep(self, seconds: float) -> None:
         """End the run, unless the time is over."""

@@ -29,7 +29,7 @@ from typing import (
 from .. import errors
 from ..exact import exact
 from ..options import check_returned
-from .arguments import Arguments
+from .arguments import Arguments, encoded_value
 from .call_messages import is_call_id
 from .call_records import (
     CallFailure,
@@ -43,9 +43,7 @@ from .calls import (
     CallBucket,
     CallQueue,
     CallStates,
-    NewCall,
     SentCall,
-    encoded_value,
     has_expired,
     sent_call,
 )
@@ -58,6 +56,7 @@ from .running import terminate as end_call
 
 if TYPE_CHECKING:
     from .context import CallProgress, Context
+    from .queues import TaskQueues
     from .unique import UniqueCalls
     from .work import Work
 
@@ -67,23 +66,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: The options of a call, see `Task.apply_async`.
 _CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "priority", "task_id")
-
-
-class CallSender(Protocol):
-    """Where calls are put: into the stream, into an outbox, or into a run at once."""
-
-    def put(self, call: NewCall) -> CallRecord | None:
-        """Send a call, or run it at once; return the record of one with its id that was sent before."""
-
-
-class TaskOwner(Protocol):
-    """The queues of the worker of a task."""
-
-    def start(self, task: Task[P, R], record: CallRecord, at: datetime | None) -> TaskResult[R]:
-        """Send a call, or run it at once; see `Worker.eager`."""
-
-    def states_of(self, task: Task[P, R]) -> CallStates | None:
-        """Return the states of the calls of a task; ``None``: it has no results."""
 
 
 class TaskResult(Generic[R_co]):
@@ -291,7 +273,7 @@ class Task(Generic[P, R]):
         name: str,
         queue: CallQueue,
         states: CallBucket | None,
-        owner: TaskOwner,
+        owner: TaskQueues,
     ) -> None:
         self.function = function
         #: The name, which is a token of the subject.

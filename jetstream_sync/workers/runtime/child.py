@@ -36,10 +36,11 @@ from ..dead_letters import one_line
 from ..deliveries import DeliveryState, LeasedMessage, Origin, log_context
 from ..errors import misfit
 from ..events import ignore_signals, spawn
-from ..flows import steps_of
+from ..flows import planned_members
 from ..logs import log, traceback_text
 from ..options import registered
 from ..source import Source
+from ..steps import Steps
 from ..tracing import traced, tracing_middleware
 from ..work import Middleware, Reply, in_handler_process, run_inside
 
@@ -230,7 +231,7 @@ class _Child:
                 is_stopping=lambda: bool(self.ask("is_stopping")),
                 ack=lambda _: bool(self.ask("ack")),
                 progress=lambda _, progress: self.ask("progress", *progress),
-                steps=partial(steps_of, ask=partial(self.ask, "steps")),
+                steps=partial(Steps, ask=partial(self.ask, "steps"), plan=planned_members),
                 declares_steps=work.state.has_steps,
             ),
         )

@@ -63,13 +63,13 @@ from ..errors import (
     may_fit_elsewhere,
     state_unknown,
 )
-from ..flows import steps_of
+from ..flows import planned_members
 from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import Observer, WorkObserver
 from ..shared_limits import SharedLimit, SharedLimits
 from ..source import Handler, Queue, Source, TickRule
-from ..steps import Suspended
+from ..steps import Steps, Suspended
 from ..tracing import traced
 from ..verdicts import (
     ACKED,
@@ -449,7 +449,7 @@ class Processor(Outcomes):
             shared.is_stopping,
             self._ack_early,
             self._progress,
-            partial(steps_of, ask=self._state.ask),
+            partial(Steps, ask=self._state.ask, plan=planned_members),
             self._state.has_steps,
         )
 
