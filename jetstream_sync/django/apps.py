@@ -40,7 +40,7 @@ def check_jetstream(**_options: Any) -> list[CheckMessage]:
         return [Error(str(error), id="jetstream.E001")]
     found: list[CheckMessage] = []
     outboxes = {task.outbox for task in worker.queues.tasks.values()} - {True, False}
-    used = {*config.outbox_databases, *worker.atomic.values(), *worker.atomic_steps.values()}
+    used = {*config.outbox_databases, *worker.atomic_databases}
     found += [
         Error(
             f"tasks put their calls into the outbox of the database {alias!r}, which no worker publishes",

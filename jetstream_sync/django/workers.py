@@ -139,10 +139,6 @@ class Worker(workers.Worker):
         ]
         options["middleware"] = [_with_database, *found, self._in_transaction]
         super().__init__(config.servers if servers is None else servers, **options)
-        #: The databases of the handlers and tasks with ``atomic``, by stream, consumer and name.
-        self.atomic: dict[tuple[str, str, str], str] = {}
-        #: The same for tasks with steps, each of which has a transaction of its own.
-        self.atomic_steps: dict[tuple[str, str, str], str] = {}
         self._relay: OutboxRelay | None = None
 
     @shows_fields((Handler, HANDLER_OPTIONS))
@@ -240,8 +236,17 @@ class Worker(workers.Worker):
         :meta private:
         """
         if atomic:
-            place = self.atomic_steps if work.state.has_steps else self.atomic
-            place[work.declared] = DEFAULT_DB_ALIAS if atomic is True else atomic
+            object.__setattr__(work, "atomic", DEFAULT_DB_ALIAS if atomic is True else atomic)
+
+    @property
+    def atomic_databases(self) -> set[str]:
+        """
+        The databases of the handlers and tasks with ``atomic``.
+
+        :meta private:
+        """
+        works = (work for source in self.handlers for work in source.works)
+        return {work.atomic for work in works if work.atomic is not None}
 
     def batch(
         self, *, stream: str, consumer: str, **options: Any
@@ -268,7 +273,7 @@ class Worker(workers.Worker):
 
         # Connections of this thread are not used any more, and must not be shared with child processes.
         connections.close_all()
-        relay = OutboxRelay(Config.load(), {*self.atomic.values(), *self.atomic_steps.values()})
+        relay = OutboxRelay(Config.load(), self.atomic_databases)
         self._relay = relay
         with relay.running(
             lambda error: self._events.put(RunEvent(RunEventKind.FATAL, error=error))
@@ -284,21 +289,20 @@ class Worker(workers.Worker):
         connections.close_all()
 
     def _in_transaction(self, call: Callable[[], object], ctx: Context) -> object:
-        using, of_steps = self.atomic.get(ctx.declared), self.atomic_steps.get(ctx.declared)
-        if using is None and of_steps is None:
+        using = ctx.work.atomic
+        if using is None:
             return call()
         from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
 
-        if of_steps is not None:
-            ctx.steps.runner = partial(Inbox.run_step, using=of_steps)
+        if ctx.work.state.has_steps:
+            ctx.steps.runner = partial(Inbox.run_step, using=using)
             return call()
-        assert using is not None
         return Inbox.run_once(call, ctx, using)
 
     def has_committed(self, context: Context) -> bool:
         """Return whether the inbox has a message, whose handler has raised after the commit."""
-        using = self.atomic.get(context.declared)
-        if using is None:
+        using = context.work.atomic
+        if using is None or context.work.state.has_steps:
             return False
         from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
 

@@ -19,6 +19,7 @@ from .logs import LOGGER_NAME, WorkerLogger
 if TYPE_CHECKING:
     from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream
     from .steps import Steps, Suspended
+    from .work import Work
 
 R = TypeVar("R")
 
@@ -46,8 +47,8 @@ class CallProgress(NamedTuple):
 class ContextActions:
     """What contexts do beside holding their message; the same for all messages of a handler."""
 
-    declared: tuple[str, str, str]
-    """As `Handler.declared`."""
+    work: Work
+    """The handler or the task."""
     message_id: Callable[[LeasedMessage], str]
     publish: Callable[..., Any]
     """As `JetStream.publish`."""
@@ -56,8 +57,6 @@ class ContextActions:
     progress: Callable[[LeasedMessage, CallProgress], object]
     steps: Callable[[Context], Steps]
     """Returns the steps of a call."""
-    declares_steps: bool = False
-    """Whether the task has the option ``steps``."""
 
 
 class Context:
@@ -146,13 +145,13 @@ class Context:
         return self._delivery.handler
 
     @property
-    def declared(self) -> tuple[str, str, str]:
+    def work(self) -> Work:
         """
-        Stream, consumer and name of the handler or task; a member of a group receives from others.
+        The handler or the task with its options.
 
         :meta private:
         """
-        return self._actions.declared
+        return self._actions.work
 
     @property
     def task(self) -> str:
@@ -291,7 +290,7 @@ class Context:
 
     def _declared_steps(self) -> Steps:
         rule = "is needed: @worker.task(steps=True, results=...)"
-        check_option("steps", False, self._actions.declares_steps, rule)
+        check_option("steps", False, self.work.state.has_steps, rule)
         return self.steps
 
     def step(

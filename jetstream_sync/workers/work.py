@@ -98,17 +98,11 @@ class Work(WorkOptions):
     shared_limit: LimitUse | None = field(repr=False, default=None)
     """The limit of all processes."""
 
+    atomic: str | None = field(repr=False, default=None)
+    """The database whose transactions it runs in, or each of its steps, in a Django project; ``None``: none."""
+
     #: Whether its messages are calls of a task.
     is_call: ClassVar[bool] = False
-
-    @property
-    def declared(self) -> tuple[str, str, str]:
-        """
-        Stream and consumer as they are declared, and the name: each work of a worker has others.
-
-        :meta private:
-        """
-        return self.stream, self.consumer, self.name
 
     @property
     def of_payload(self) -> Callable[[bytes], object] | None:

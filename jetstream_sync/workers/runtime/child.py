@@ -225,14 +225,13 @@ class _Child:
         context = Context(
             delivery,
             ContextActions(
-                declared=work.declared,
+                work=work,
                 message_id=lambda _: request.message_id,
                 publish=traced(partial(self.ask, "publish")),
                 is_stopping=lambda: bool(self.ask("is_stopping")),
                 ack=lambda _: bool(self.ask("ack")),
                 progress=lambda _, progress: self.ask("progress", *progress),
                 steps=partial(Steps, ask=partial(self.ask, "steps"), plan=planned_members),
-                declares_steps=work.state.has_steps,
             ),
         )
         context.origin = request.message_id

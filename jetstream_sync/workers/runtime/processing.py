@@ -443,14 +443,13 @@ class Processor(Outcomes):
         needs_context = not is_plain or processes is not None or shared.middleware
         self._of_payload = None if needs_context else work.of_payload
         self._actions = ContextActions(
-            work.declared,
+            work,
             self.message_id,
             traced(shared.js.publish),
             shared.is_stopping,
             self._ack_early,
             self._progress,
             partial(Steps, ask=self._state.ask, plan=planned_members),
-            self._state.has_steps,
         )
 
     def _progress(self, delivery: LeasedMessage, progress: CallProgress) -> None:
