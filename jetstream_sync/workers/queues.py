@@ -34,7 +34,7 @@ from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .errors import NoCallError, Reject, misfit
 from .flows import Flows, place_of
-from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
+from .options import OPTIONS, QueueOptions, TaskOptions, own_names, refuse_unknown
 from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg
     from .call_records import CallRecord
     from .context import Context
+    from .worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,7 +99,7 @@ class TaskQueues:
 
     def __init__(
         self,
-        owner: DefinedWorker,
+        owner: Worker,
         *,
         complete: Callable[[dict[str, Any]], dict[str, Any]],
         add_source: Callable[[Source], object],

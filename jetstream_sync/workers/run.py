@@ -34,7 +34,6 @@ from .logs import log
 from .observer import Observer
 from .operations.health import Monitor, Processes, WorkerPhase
 from .operations.heartbeat import SupervisorLink
-from .options import DefinedWorker
 from .resources import SetupStep, bucket_opener, create_missing
 from .running import RunningReporter
 from .runtime.consumers import check_dead_letters, check_parking
@@ -49,6 +48,7 @@ from .tracing import tracing_middleware
 if TYPE_CHECKING:
     from .. import Connection, JetStream
     from .runtime.processes import HandlerProcesses
+    from .worker import Worker
 
 #: Interval at which the lengths of the leases are read again, in seconds.
 _REFRESH_S: Final = 60.0
@@ -99,7 +99,7 @@ class WorkerRun:
 
     def __init__(
         self,
-        worker: DefinedWorker,
+        worker: Worker,
         nc: Connection,
         events: queue.SimpleQueue[RunEvent],
         observer: Observer,
@@ -402,7 +402,7 @@ class _Upkeep:
 
     def __init__(
         self,
-        worker: DefinedWorker,
+        worker: Worker,
         nc: Connection,
         runners: Sequence[Runner],
         schedules: Schedules,

@@ -37,7 +37,7 @@ from .tasks import Task
 from .work import Work
 
 if TYPE_CHECKING:
-    from .options import DefinedWorker
+    from .worker import Worker
 
 _CONSUMER_CONFIG: Final = ConsumerConfig(ack_wait=30)
 
@@ -217,7 +217,7 @@ class TestClient:
     #: Not a class of tests, for pytest.
     __test__: bool = False
 
-    def __init__(self, worker: DefinedWorker, calls: MemoryCalls | None = None) -> None:
+    def __init__(self, worker: Worker, calls: MemoryCalls | None = None) -> None:
         self._calls = calls
         self._worker = worker
         self._delivered = 0

@@ -30,7 +30,6 @@ from .operations.health import Monitor
 from .operations.heartbeat import SupervisorLink, supervisor_link
 from .options import (
     OPTIONS,
-    DefinedWorker,
     QueueOptions,
     TaskOptions,
     WorkerOptions,
@@ -83,7 +82,7 @@ class CheckResult:
     """The exit status with which `Worker.run` would end; 0: it would run."""
 
 
-class Worker(DefinedWorker):
+class Worker(WorkerOptions):
     """
     A set of handlers, and the process that runs them.
 
@@ -106,6 +105,9 @@ class Worker(DefinedWorker):
     #: ``MODULE:FUNCTION``, called in each process of a handler before its module is imported; for
     #: subclasses. Empty: none.
     process_setup: str = ""
+    #: The name of a worker that was given none, and how to give one.
+    default_name: str = "worker"
+    name_example: str = 'Worker(name="shop")'
 
     @shows_fields((WorkerOptions, OPTIONS["worker"]))
     def __init__(
@@ -437,6 +439,14 @@ class Worker(DefinedWorker):
         check_option("name", schedule.name, ok, "is used by another schedule already")
         self.schedules.append(schedule)
 
+    def check_name(self) -> None:
+        """Raise `InvalidOptionError` if the worker has no name of its own: programs that share it mix their calls."""
+        rule = (
+            "must be one that no other program of the account has, because the subjects of tasks and schedules "
+            f"contain it: set {self.name_example}"
+        )
+        check_option("name", self.name, self.name != self.default_name, rule)
+
     def find_schedules(self) -> list[ScheduleState]:
         """
         Return the schedules that the worker defines, and those that are stored under its name.
@@ -552,6 +562,18 @@ class Worker(DefinedWorker):
     def gauges(self) -> list[GaugeSnapshot]:
         """Return no other numbers for the metrics; for subclasses. Any thread may call it."""
         return []
+
+    def on_thread_end(self) -> None:
+        """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
+
+    def has_committed(self, context: Context) -> bool:
+        """
+        Return whether a run that raised has committed all the same, and set the value of its context.
+
+        Called in the thread of the handler. For subclasses.
+        """
+        del context
+        return False
 
     def run(self, *, burst: bool = False) -> int:
         """

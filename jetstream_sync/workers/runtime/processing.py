@@ -184,18 +184,18 @@ class Outcomes:
         source: Source,
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
-        breaker: CircuitBreaker,
-        state: RunState,
-        counted: Work | Source,
+        state: RunState | None = None,
     ) -> None:
         self._work = work
         self._source = source
         self._shared = shared
         self._dead_letters = dead_letters
-        self.observer: WorkObserver = shared.observer.of(counted)
-        #: Pauses the source while all messages fail.
-        self.breaker = breaker
-        self._state = state
+        self.observer: WorkObserver = shared.observer.of(work)
+        #: Pauses the source while all messages fail; a queue and its tasks share it.
+        self.breaker: CircuitBreaker = CircuitBreaker(work.name, source.concurrency)
+        self._state = state or (
+            work.state if work.once is None else Once(shared.js.key_value(work.once))
+        )
         # The messages that failed here.
         self._failed = Returned()
         #: The messages that do not fit, with the time since when, in nanoseconds; a queue and its tasks share them.
@@ -414,15 +414,9 @@ class Processor(Outcomes):
         shared: Parts,
         dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
-        breaker: CircuitBreaker | None = None,
         state: RunState | None = None,
     ) -> None:
-        super().__init__(
-            *(work, source, shared, dead_letters),
-            breaker or CircuitBreaker(work.name, source.concurrency),
-            state or _state_of(work, shared.js),
-            work,
-        )
+        super().__init__(work, source, shared, dead_letters, state)
         self._processes = processes
         self._settlements = shared.settlements
         self._timeout = work.timeout
@@ -624,7 +618,10 @@ class Processor(Outcomes):
     def _run_anew(self, delivery: LeasedMessage, context: Context) -> object:
         """Run the handler; an error after its commit, as in an on_commit hook, is logged, and the run counts."""
         try:
-            return self._run_once(delivery, context)
+            if self._processes is None:
+                return self._run(context)
+            ack = partial(self._ack_early, delivery, context)
+            return self._processes.run(self._work, delivery, context, ack)
         except BaseException as error:
             if not self._shared.has_committed(context):
                 raise
@@ -633,25 +630,16 @@ class Processor(Outcomes):
             log.exception("%s: %r has committed, and failed after that", self._work.name, delivery)
             return None
 
-    def _run_once(self, delivery: LeasedMessage, context: Context) -> object:
-        if self._processes is None:
-            return self._run(context)
-
-        def ack() -> bool:
-            acked = self._ack_early(delivery)
-            context.acked = context.acked or acked
-            return acked
-
-        return self._processes.run(self._work, delivery, context, ack)
-
     def _ack(self, delivery: LeasedMessage) -> bool:
         """Acknowledge a message; return whether it was not settled before."""
         return self._shared.settlements.ack(delivery, confirm=self._confirm)
 
-    def _ack_early(self, delivery: LeasedMessage) -> bool:
-        """Acknowledge a message whose handler goes on; as `_ack`."""
+    def _ack_early(self, delivery: LeasedMessage, context: Context | None = None) -> bool:
+        """Acknowledge a message whose handler goes on, and note that in a context; as `_ack`."""
         acked = self._ack(delivery)
         self._shared.settlements.send_acks()
+        if context is not None and acked:
+            context.acked = True
         return acked
 
     def _ack_before(self, delivery: LeasedMessage) -> bool:
@@ -742,10 +730,6 @@ class LimitedProcessor(Processor):
         self.run_again(delivery)
 
 
-def _state_of(work: Work, js: Publishing) -> RunState:
-    return work.state if work.once is None else Once(js.key_value(work.once))
-
-
 class Router(Outcomes):
     """
     Processes the calls of a queue: each one by the processor of its task.
@@ -761,23 +745,19 @@ class Router(Outcomes):
         dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
     ) -> None:
-        super().__init__(
-            *(queue.unknown, queue, shared, dead_letters),
-            CircuitBreaker(queue.name, queue.concurrency),
-            queue.unknown.state,
-            queue,
-        )
+        super().__init__(queue.unknown, queue, shared, dead_letters)
+        self.observer = shared.observer.of(queue)
         self._queue = queue
         #: Number of deliveries of calls of unknown tasks, by task.
         self.unknown_tasks: dict[str, int] = {}
         self._tasks = {
             name: (LimitedProcessor if work.shared_limit else Processor)(
-                work, queue, shared, dead_letters, processes, self.breaker
+                work, queue, shared, dead_letters, processes
             )
             for name, work in queue.tasks.items()
         }
         for processor in self._tasks.values():
-            processor.unfit = self.unfit
+            processor.unfit, processor.breaker = self.unfit, self.breaker
         # The modules of the tasks, as in their names, and those that were reported as unknown.
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
