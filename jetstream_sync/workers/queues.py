@@ -18,7 +18,7 @@ from .. import StorageType, errors
 from ..exact import exact
 from .arguments import Arguments
 from .call_messages import CallAddress, call_id, call_message
-from .call_records import DONE, FlowPlace
+from .call_records import FlowPlace
 from .calls import (
     URGENT,
     CallBucket,
@@ -32,7 +32,7 @@ from .calls import (
 )
 from .checks import check_option, check_plain, check_token
 from .context import RunState
-from .errors import NoCallError, Reject, misfit
+from .errors import Reject, misfit
 from .flows import Flows, place_of
 from .options import OPTIONS, QueueOptions, TaskOptions, own_names, refuse_unknown
 from .resources import Resource, create_missing, resources_of
@@ -75,14 +75,8 @@ class _UnknownCalls(RunState):
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether a call has ended: a process that has the task was killed after that."""
-        del message_id
-        for states in self._states.values():
-            with suppress(errors.KeyNotFoundError, NoCallError):
-                found = states.read(call_id(message))
-                if found.status in DONE:
-                    states.flows.ended(found)
-                    return True
-        return False
+        states = self._states.values()
+        return any(TaskState(item, "").has_ended(message_id, message) for item in states)
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a call has failed."""

@@ -14,10 +14,15 @@ from ...exit_status import ExitStatus, exit_status
 class WorkerCommand(BaseCommand):
     """A command for a worker."""
 
+    #: The flags of the command, each with its help.
+    flags: tuple[tuple[str, str], ...] = ()
+
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the argument for the worker."""
+        """Add the argument for the worker, and the flags."""
         text = "the worker; default: that of the setting JETSTREAM"
         parser.add_argument("worker", nargs="?", metavar="MODULE:ATTRIBUTE", help=text)
+        for name, text in self.flags:
+            parser.add_argument(name, action="store_true", help=text)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Do what the command is for; report its errors."""

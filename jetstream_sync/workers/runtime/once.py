@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import re
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from ... import errors
@@ -32,17 +31,6 @@ _FAILED: Final = b"failed"
 _DONE: Final = b"done"
 #: Characters of an id that a key cannot have, and the one that introduces their codes.
 _ESCAPED: Final = re.compile(rb"[^-/_.a-zA-Z0-9]")
-
-
-class RunDecision(Enum):
-    """Whether a handler has to run for a message."""
-
-    NEW = "new"
-    """Yes: it has not run, or has failed."""
-    AGAIN = "again"
-    """Yes, but an earlier run may have had its effect."""
-    DONE = "done"
-    """No."""
 
 
 class Once(RunState):
@@ -62,32 +50,33 @@ class Once(RunState):
                 raise Retry("the handler still runs for an earlier delivery of the message")
             self._running[message_id] = None
         try:
-            start, revision = self._begin(_key(message_id))
+            revision, is_new = self._begin(_key(message_id))
         except BaseException:
             self._forget(message_id)
             raise
-        if start is RunDecision.DONE:
+        if not revision:
             self._forget(message_id)
             log.info("message %s is done already", message_id)
             return False
-        context.maybe_done = start is RunDecision.AGAIN
+        context.maybe_done = not is_new
         with self._lock:
-            self._running[message_id] = revision if start is RunDecision.NEW else None
+            self._running[message_id] = revision if is_new else None
         return True
 
-    def _begin(self, key: str) -> tuple[RunDecision, int]:
+    def _begin(self, key: str) -> tuple[int, bool]:
+        """Return the revision of the record, 0 if it is done, and whether no earlier run may have had its effect."""
         try:
-            return RunDecision.NEW, self._bucket.create(key, _RUNNING)
+            return self._bucket.create(key, _RUNNING), True
         except errors.KeyExistsError:
             pass
         try:
             entry = self._bucket.get(key, consistent=True)
             if entry.value == _DONE:
-                return RunDecision.DONE, 0
+                return 0, False
             revision = self._bucket.update(key, _RUNNING, last=entry.revision)
         except (errors.KeyNotFoundError, errors.WrongLastSequenceError):
             raise Retry("another worker begins with the message, too") from None
-        return (RunDecision.NEW if entry.value == _FAILED else RunDecision.AGAIN), revision
+        return revision, entry.value == _FAILED
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether the handler has succeeded; raises as `KeyValue.value`."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.core.management.base import CommandParser
-
 from ....workers.command import show_check
 from ...workers import find_worker
 from .. import WorkerCommand
@@ -16,12 +14,12 @@ class Command(WorkerCommand):
     """Check streams, consumers, options and permissions of a worker."""
 
     help = "Check that the worker can run. No message is read, and nothing is changed."
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
-        super().add_arguments(parser)
-        text = "Compare the calls of tasks with their messages, states and dead letters instead."
-        parser.add_argument("--verify", action="store_true", help=text)
+    flags = (
+        (
+            "--verify",
+            "Compare the calls of tasks with their messages, states and dead letters instead.",
+        ),
+    )
 
     def use(self, options: dict[str, Any]) -> None:
         """Check the worker; exit with the status with which it would end."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import CommandParser
-
 from ...workers import find_worker
 from .. import WorkerCommand
 
@@ -14,13 +12,7 @@ class Command(WorkerCommand):
     """List the schedules of a worker, or delete unused ones."""
 
     help = "List the schedules of the worker; --prune deletes those that it does not define."
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments for the worker and for the deletion."""
-        super().add_arguments(parser)
-        parser.add_argument(
-            "--prune", action="store_true", help="delete schedules in the state 'unused'"
-        )
+    flags = (("--prune", "delete schedules in the state 'unused'"),)
 
     def use(self, options: dict[str, Any]) -> None:
         """List the schedules, as ``jsm worker schedules`` does."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.core.management.base import CommandParser
-
 from ...workers import find_worker
 from .. import WorkerCommand
 
@@ -15,12 +13,7 @@ class Command(WorkerCommand):
     """Create and update the streams, buckets and consumers of a worker."""
 
     help = "Create the streams, buckets and consumers of the worker, and update those that differ."
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the option."""
-        super().add_arguments(parser)
-        text = "Show the changes and make none; exit with status 1 if there are any."
-        parser.add_argument("--check", action="store_true", help=text)
+    flags = (("--check", "Show the changes and make none; exit with status 1 if there are any."),)
 
     def use(self, options: dict[str, Any]) -> None:
         """Show each step, and make it."""
