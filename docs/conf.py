@@ -97,7 +97,7 @@ nitpick_ignore = [
     ("py:class", "Source"),
     ("py:class", "Work"),
     ("py:class", "LimitUse"),
-    ("py:class", "jetstream_sync.workers.work.Work"),
+    ("py:class", "jetstream_sync.workers.source.Work"),
     ("py:class", "RunState"),
     ("py:class", "SharedLimitRule"),
     ("py:class", "SentCall"),

@@ -33,7 +33,7 @@ from ..workers.checks import check_option, check_token
 from ..workers.errors import NoCallError, TaskArgumentsError, misfit
 from ..workers.flows import MEMBERS, Call
 from ..workers.options import own_names
-from ..workers.work import WorkOptions
+from ..workers.source import WorkOptions
 from .publishing import connection
 from .workers import default_worker, discover
 

@@ -19,9 +19,8 @@ from ..workers.events import RunEvent, RunEventKind
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions
 from ..workers.queues import TaskQueues, program_of
-from ..workers.source import HANDLER_OPTIONS
+from ..workers.source import HANDLER_OPTIONS, HandlerFunction, Work
 from ..workers.tracing import publishing
-from ..workers.work import HandlerFunction, Work
 from .config import Config
 
 if TYPE_CHECKING:

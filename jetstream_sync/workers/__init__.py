@@ -45,10 +45,9 @@ from .observer import WorkerEvent
 from .options import QueueOptions, TaskOptions, WorkerOptions
 from .resources import SetupStep
 from .schedules import ScheduleState
-from .source import Handler
+from .source import Handler, Reply
 from .tasks import Task, TaskResult
 from .verdicts import Backoff
-from .work import Reply
 from .worker import CheckResult, Worker
 
 __all__ = [

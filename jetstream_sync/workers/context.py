@@ -18,8 +18,8 @@ from .logs import LOGGER_NAME, WorkerLogger
 
 if TYPE_CHECKING:
     from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream
+    from .source import Work
     from .steps import Steps, Suspended
-    from .work import Work
 
 R = TypeVar("R")
 

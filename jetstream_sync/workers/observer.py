@@ -29,8 +29,7 @@ from .verdicts import DeliveryOutcome, Verdict
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
-    from .source import Source
-    from .work import Work
+    from .source import Source, Work
 
 WorkerEventKind = Literal[
     "start", "ready", "message", "success", "failure", "dead_letter", "lease_lost", "drain", "stop"

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
 from .calls import SentCall
 from .dead_letters import DeadLetterTarget
+from .source import Middleware
 from .verdicts import Backoff
-from .work import Middleware
 
 class WorkerFields(TypedDict, total=False):
     name: str

@@ -31,9 +31,8 @@ from .checks import (
 )
 from .dead_letters import DeadLetterTarget
 from .resources import Resource
-from .source import GRACE_S, HANDLER_OPTIONS, SourceOptions
+from .source import GRACE_S, HANDLER_OPTIONS, Middleware, SourceOptions, WorkOptions
 from .tracing import TRACE_MODES
-from .work import Middleware, WorkOptions
 
 if TYPE_CHECKING:
     from .calls import SentCall

@@ -38,11 +38,10 @@ from .options import OPTIONS, QueueOptions, TaskOptions, own_names, refuse_unkno
 from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
 from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
-from .source import SOURCE_OPTIONS, Queue, Source, TickRule
+from .source import SOURCE_OPTIONS, Queue, Source, TaskWork, TickRule, Work, WorkOptions
 from .tasks import Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
 from .verdicts import Backoff
-from .work import TaskWork, Work, WorkOptions
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg

@@ -1,26 +1,29 @@
 """
-Sources: the consumers of a worker, the options of what they receive, and which work runs for a message.
+Sources and work: what a worker receives, what runs for a message, and the options of both.
 
-A source is a `Handler`, which is a function of the user with a consumer of its own, or a `Queue` of tasks.
+A `Source` has a consumer, threads and limits, and routes each message to a `Work`, which has a function. A `Handler`
+is a function of the user with a consumer of its own, and both of them; a `Queue` is a source of calls of tasks.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from .. import DeliverPolicy, KeyValueConfig, StreamConfig, errors
+from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
 from ..converters import Convert, converter
 from ..options import check_returned, signature_of
 from ..subjects import check_consumer_name, check_stream_name
 from .arguments import may_be, payload_type
 from .call_messages import CallAddress
 from .checks import (
+    check_bucket,
     check_configs,
     check_count,
     check_importable,
@@ -29,41 +32,36 @@ from .checks import (
     check_plain,
     check_seconds,
     check_target,
+    exceptions,
     is_number,
     subjects_of,
     unwrapped,
 )
-from .context import Context, is_context
+from .context import Context, RunState, is_context
 from .dead_letters import DeadLetterTarget, one_line
-from .errors import DecodeError, misfit
+from .errors import DecodeError, Reject, Retry, misfit
 from .limits import rate_interval
-from .verdicts import backoff_for
-from .work import HandlerFunction, Work, WorkOptions
+from .shared_limits import LimitUse
+from .verdicts import Backoff, backoff_for
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
+
+HandlerFunction = Callable[..., object]
+#: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
+Middleware = Callable[[Callable[[], object], Context], object]
+#: The header of a message with the subject for a `Reply`.
+REPLY_TO: Final = "Reply-To"
 
 #: How long a message is given back that does not fit the process, in seconds: as long as a deploy may take.
 GRACE_S: Final = 300.0
 #: Longest wait for a full batch, in seconds.
 _LONGEST_WAIT_S: Final = 3600
-#: Options with the only value that handlers of a group may have.
-_WITHOUT_GROUP: Final[dict[str, object]] = {
-    "filter_subjects": (),
-    "deliver": "all",
-    "confirm": True,
-    "ack": "after",
-    "max_bytes": None,
-    "exclusive": False,
-    "max_messages": None,
-}
-#: The same for batches.
-_WITHOUT_BATCH: Final[dict[str, object]] = {
-    "ack": "after",
-    "key": None,
-    "limit": None,
-    "rate": None,
-}
+#: Options that handlers of a group, or of batches, leave at their defaults.
+_NOT_FOR_GROUPS: Final = (
+    *("filter_subjects", "deliver", "confirm", "ack", "max_bytes", "exclusive", "max_messages"),
+)
+_NOT_FOR_BATCHES: Final = ("ack", "key", "limit", "rate")
 #: Numbers that may be None, with their check and their least value.
 _NUMBERS: Final = (
     ("prefetch", check_count, 0),
@@ -88,6 +86,138 @@ DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
 }
 #: What those return that do not convert to an annotation.
 _FIXED: Final[dict[str, type]] = {"bytes": bytes, "text": str}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """
+    A return value of a handler for the publisher of the message.
+
+    It is published to the subject in the header ``Reply-To`` of the message, before the message is
+    acknowledged; without the header it is ignored. A subject that begins with ``$`` gets no reply. An
+    error of sending is logged, and the message is acknowledged.
+
+    Args:
+        payload: the payload.
+        headers: names and values.
+
+    """
+
+    payload: bytes = b""
+    headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkOptions:
+    """The options of runs, which handlers and tasks have."""
+
+    retry: Backoff = Backoff()
+    """Attempts and delays. With ``key`` or ``group`` the default is
+    ``Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)``."""
+    timeout: float = 600.0
+    """Seconds after which the lease of a message is not renewed any more."""
+    soft_timeout: float | None = None
+    """Seconds after which `SoftTimeoutError` is raised in the handler, at its next statement: a call that
+    waits outside of Python, such as `time.sleep`, ends first. Less than ``timeout``, and not for
+    ``pool="processes"``, whose process is killed. ``None``: it is not raised."""
+    reject_on: Sequence[type[BaseException]] = ()
+    """Errors that make a dead letter at once."""
+    retry_on: Sequence[type[BaseException]] | None = None
+    """The errors to retry; all others make a dead letter at once; ``None``: all errors."""
+    once: str | None = None
+    """A key-value bucket that records which messages are handled, for effects outside a database. A
+    message that is recorded as handled is acknowledged without a run; one whose worker died runs again,
+    with `Context.maybe_done`. The bucket is created with a TTL of 30 days if it does not exist; its TTL
+    must exceed the age of redelivered messages. It costs two writes for each message. ``None``: none."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        ok = is_number(self.timeout) and self.timeout > 0
+        check_option("timeout", self.timeout, ok, "must be a number of seconds above 0")
+        soft = self.soft_timeout
+        ok = soft is None or (is_number(soft) and 0 < soft < self.timeout)
+        rule = "must be a number of seconds above 0 and below 'timeout'"
+        check_option("soft_timeout", soft, ok, rule)
+        if self.once is not None:
+            check_bucket("once", self.once)
+        for name in ("reject_on", "retry_on"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else exceptions(name, given))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work(WorkOptions):
+    """What runs for messages of a source: a handler, or one of the tasks of a queue."""
+
+    function: HandlerFunction = field(repr=False)
+    """The function."""
+    stream: str
+    """The name of the stream."""
+    consumer: str
+    """The durable name of the consumer."""
+    name: str = ""
+    """The name: that of a task, or of the function of a handler."""
+    module: str = field(repr=False, default="")
+    """The module that defines it."""
+    state: RunState = field(repr=False, default_factory=RunState)
+    """Records the runs."""
+    shared_limit: LimitUse | None = field(repr=False, default=None)
+    """The limit of all processes."""
+
+    atomic: str | None = field(repr=False, default=None)
+    """The database whose transactions it runs in, or each of its steps, in a Django project; ``None``: none."""
+
+    #: Whether its messages are calls of a task.
+    is_call: ClassVar[bool] = False
+
+    @property
+    def of_payload(self) -> Callable[[bytes], object] | None:
+        """
+        Return what runs for a payload; ``None``: the context is needed.
+
+        :meta private:
+        """
+        return None
+
+    def run(self, context: Context) -> object:
+        """
+        Run for a message; return and raise what the function does.
+
+        :meta private:
+        """
+        raise NotImplementedError
+
+    def rejects(self, error: BaseException) -> bool:
+        """
+        Return whether an error makes a dead letter at once.
+
+        :meta private:
+        """
+        if isinstance(error, (Reject, DecodeError, *self.reject_on)):
+            return True
+        if self.retry_on is None or isinstance(error, (Retry, errors.UnfinishedError)):
+            return isinstance(error, errors.UnfinishedError)
+        return not isinstance(error, tuple(self.retry_on))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskWork(Work):
+    """What runs the calls of a task."""
+
+    run_call: Callable[[bytes, Context], object] = field(repr=False)
+    """Runs the call in a message."""
+    run_payload: Callable[[bytes], object] | None = field(repr=False, default=None)
+    """The same without its context; ``None``: the context is needed."""
+    is_call: ClassVar[bool] = True
+
+    @property
+    def of_payload(self) -> Callable[[bytes], object] | None:
+        """As `Work.of_payload`."""
+        return self.run_payload
+
+    def run(self, context: Context) -> object:
+        """Run the call in a message."""
+        return self.run_call(context.message.data, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,12 +347,12 @@ class Source(SourceOptions):
             ("member", self.member is not None and not self.group, "needs 'group'"),
             ("pool", is_batch and self.pool != "threads", "must be 'threads' for batches"),
             *(
-                (name, is_batch and getattr(self, name) != value, "is not for batches")
-                for name, value in _WITHOUT_BATCH.items()
-            ),
-            *(
-                (name, self.group is not None and getattr(self, name) != value, "is not for groups")
-                for name, value in _WITHOUT_GROUP.items()
+                (name, is_so and getattr(self, name) != getattr(Source, name), f"is not for {what}")
+                for what, is_so, names in (
+                    ("batches", is_batch, _NOT_FOR_BATCHES),
+                    ("groups", self.group is not None, _NOT_FOR_GROUPS),
+                )
+                for name in names
             ),
         ):
             check_option(option, getattr(self, option), not is_refused, rule)
@@ -541,3 +671,50 @@ def start_of(deliver: str | int | datetime) -> dict[str, Any]:
     rule = "must be 'all', 'new', a sequence of at least 1, or a datetime"
     check_option("deliver", deliver, deliver in ("all", "new"), rule)
     return {"deliver_policy": DeliverPolicy(deliver)}
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+#: One item more in a process that was forked.
+forks: Final = [0]
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: forks.append(0))
+
+
+def end_fork(before: int, status: int = 0) -> None:
+    """End a process if ``forks`` was shorter before: a handler has forked it, and it has no worker."""
+    if len(forks) != before:
+        os._exit(status)
+
+
+def run_inside(
+    middleware: Sequence[Middleware], run: Callable[..., object], *arguments: Any, context: Context
+) -> object:
+    """Run inside of middleware; a copy of the process that returns does not go on to the middleware."""
+
+    def call() -> object:
+        before = len(forks)
+        try:
+            returned = run(*arguments)
+        except BaseException:
+            end_fork(before, 1)
+            raise
+        end_fork(before)
+        return returned
+
+    for item in reversed(middleware):
+        call = partial(item, call, context)
+    return call()
+
+
+#: Whether this process belongs to a handler; a list, because it changes.
+in_handler_process: Final = [False]
+
+
+def refuse_to_run() -> None:
+    """Check that workers may run in this process."""
+    rule = (
+        "a process of a handler must not run the worker when it imports the module: call run() "
+        "under if __name__ == '__main__'"
+    )
+    check_option("pool", "processes", not in_handler_process[0], rule)

@@ -57,8 +57,8 @@ from .running import terminate as end_call
 if TYPE_CHECKING:
     from .context import CallProgress, Context
     from .queues import TaskQueues
+    from .source import Work
     from .unique import UniqueCalls
-    from .work import Work
 
 P = ParamSpec("P")
 R = TypeVar("R")

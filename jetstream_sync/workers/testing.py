@@ -31,10 +31,9 @@ from .deliveries import (
 from .eager import MemoryCalls
 from .observer import Observer
 from .runtime.processing import Parts, Processor
-from .source import Source
+from .source import Source, Work
 from .steps import Suspended
 from .tasks import Task
-from .work import Work
 
 if TYPE_CHECKING:
     from .worker import Worker

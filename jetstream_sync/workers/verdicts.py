@@ -24,8 +24,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .source import Source
-    from .work import Work
+    from .source import Source, Work
 
 #: The outcome of a delivery; the label ``outcome`` of a metric.
 DeliveryOutcome = Literal["ack", "retry", "dead", "rejected", "lost", "given_back", "skipped"]

@@ -25,8 +25,7 @@ from .calls import CallQueue
 from .dead_letters import DeadLetter, DeadLetters
 from .errors import NoCallError
 from .runtime.consumers import stranded_calls, unknown_calls
-from .source import Queue
-from .work import Work
+from .source import Queue, Work
 
 if TYPE_CHECKING:
     from .tasks import Task

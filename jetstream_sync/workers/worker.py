@@ -43,10 +43,17 @@ from .runtime.consumers import plan_consumer, stranded_calls, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
 from .shared_limits import SharedLimitRule
-from .source import HANDLER_OPTIONS, SOURCE_OPTIONS, Handler, Source, TickRule
+from .source import (
+    HANDLER_OPTIONS,
+    SOURCE_OPTIONS,
+    Handler,
+    HandlerFunction,
+    Source,
+    TickRule,
+    refuse_to_run,
+)
 from .tasks import Task, TaskDecorator
 from .verify import unverified, verify_calls
-from .work import HandlerFunction, refuse_to_run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

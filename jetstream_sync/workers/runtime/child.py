@@ -39,10 +39,9 @@ from ..events import ignore_signals, spawn
 from ..flows import planned_members
 from ..logs import log, traceback_text
 from ..options import registered
-from ..source import Source
+from ..source import Middleware, Reply, Source, in_handler_process, run_inside
 from ..steps import Steps
 from ..tracing import traced, tracing_middleware
-from ..work import Middleware, Reply, in_handler_process, run_inside
 
 if TYPE_CHECKING:
     from ... import Headers

@@ -47,8 +47,7 @@ from .child import ChildJob, FailureReport, HandlerRequest
 if TYPE_CHECKING:
     from ... import JetStream
     from ..context import Context
-    from ..source import Source
-    from ..work import Work
+    from ..source import Source, Work
 
 #: Run by a new interpreter, which may not find this package by itself.
 _BOOTSTRAP: Final = (

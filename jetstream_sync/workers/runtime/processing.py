@@ -68,7 +68,19 @@ from ..limits import CircuitBreaker, Limit, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import Observer, WorkObserver
 from ..shared_limits import SharedLimit, SharedLimits
-from ..source import Handler, Queue, Source, TickRule
+from ..source import (
+    REPLY_TO,
+    Handler,
+    Middleware,
+    Queue,
+    Reply,
+    Source,
+    TickRule,
+    Work,
+    end_fork,
+    forks,
+    run_inside,
+)
 from ..steps import Steps, Suspended
 from ..tracing import traced
 from ..verdicts import (
@@ -85,7 +97,6 @@ from ..verdicts import (
     unknown_task_verdict,
     verdict_of,
 )
-from ..work import REPLY_TO, Middleware, Reply, Work, end_fork, forks, run_inside
 from .once import Once
 from .ticks import Ticks
 
