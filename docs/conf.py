@@ -102,7 +102,7 @@ nitpick_ignore = [
     ("py:class", "SharedLimitRule"),
     ("py:class", "SentCall"),
     ("py:class", "UniqueCalls"),
-    ("py:class", "jetstream_sync.workers.call_records.CallRecord"),
+    ("py:class", "jetstream_sync.workers.call_messages.CallRecord"),
     ("py:class", "jetstream_sync.workers.shared_limits.SharedLimitRule"),
     ("py:class", "TaskDecorator"),
     ("py:class", "TaskQueues"),

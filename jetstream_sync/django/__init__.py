@@ -27,8 +27,7 @@ from ..workers.events import hold_hangup
 from ..workers.operations.heartbeat import supervisor_link
 
 with needs_extra("django"):
-    from .config import Config
-    from .publishing import connection, jetstream, publish_on_commit
+    from .config import Config, connection, jetstream, publish_on_commit
     from .workers import Worker, default_worker
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from django.template.response import TemplateResponse
 
 from .. import errors
 from ..workers import DeadLetters
+from .config import jetstream
 from .models import DeadLetter, Outbox
-from .publishing import jetstream
 
 #: Number of bytes of a payload, and of dead letters, that are shown.
 _SHOWN = 1000

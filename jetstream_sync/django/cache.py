@@ -45,8 +45,7 @@ from ..api.publish import MAX_TTL_S
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from ..subjects import KEYS_PREFIX, KV_PREFIX
-from .config import Config
-from .publishing import connection
+from .config import Config, connection
 
 #: The end of a value in seconds since 1970, infinite: none, before its pickled form.
 _END: Final = struct.Struct("!d")

@@ -30,9 +30,8 @@ from .. import errors
 from ..net.clock import NO_WAIT, BackoffDelay, Deadline
 from ..workers.events import spawn
 from ..workers.logs import log
-from .config import Config
+from .config import Config, connection, jetstream
 from .models import Inbox, Outbox, OutboxState
-from .publishing import connection, jetstream
 
 if TYPE_CHECKING:
     from ..workers.metrics import GaugeSnapshot

@@ -19,8 +19,14 @@ from ..converters import MISFITS, check_numbers
 from ..options import check_returned
 from ..workers import Context, Reject, WorkerCrashedError
 from ..workers.arguments import encoded_value
-from ..workers.call_messages import call_id, is_call_id
-from ..workers.call_records import CallRecord, CallStatus, FlowPlace, new_record
+from ..workers.call_messages import (
+    CallRecord,
+    CallStatus,
+    FlowPlace,
+    call_id,
+    is_call_id,
+    new_record,
+)
 from ..workers.calls import (
     URGENT,
     CallBucket,
@@ -34,7 +40,7 @@ from ..workers.errors import NoCallError, TaskArgumentsError, misfit
 from ..workers.flows import MEMBERS, Call
 from ..workers.options import own_names
 from ..workers.source import WorkOptions
-from .publishing import connection
+from .config import connection
 from .workers import default_worker, discover
 
 try:

@@ -33,15 +33,20 @@ from ..converters import to_json
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from .call_messages import (
+    DONE,
     CallAddress,
+    CallEvent,
     CallMessage,
+    CallRecord,
+    CallStatus,
+    FlowPlace,
     call_id,
     call_message,
     parked_subject,
     schedule_subject,
     sent_revision,
+    utc_now,
 )
-from .call_records import DONE, CallEvent, CallRecord, CallStatus, FlowPlace, utc_now
 from .checks import check_option, check_token, is_number
 from .context import CallProgress, Context, RunState
 from .deliveries import log_context

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import errors
-from .call_messages import payload_of
-from .call_records import CallRecord
+from .call_messages import CallRecord, payload_of
 from .calls import CallStates, NewCall
 from .context import CallProgress
 from .errors import CallEndedError

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from .. import errors
 from ..converters import to_json
-from .call_records import (
+from .call_messages import (
     CallEvent,
     CallRecord,
     CallStatus,

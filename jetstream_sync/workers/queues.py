@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 from .. import StorageType, errors
 from ..exact import exact
 from .arguments import Arguments
-from .call_messages import CallAddress, call_id, call_message
-from .call_records import FlowPlace
+from .call_messages import CallAddress, FlowPlace, call_id, call_message
 from .calls import (
     URGENT,
     CallBucket,
@@ -34,10 +33,10 @@ from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .errors import Reject, misfit
 from .flows import Flows, place_of
+from .limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .options import OPTIONS, QueueOptions, TaskOptions, own_names, refuse_unknown
 from .resources import Resource, create_missing, resources_of
 from .schedules import LEASES, module_of
-from .shared_limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .source import SOURCE_OPTIONS, Queue, Source, TaskWork, TickRule, Work, WorkOptions
 from .tasks import Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
@@ -45,7 +44,7 @@ from .verdicts import Backoff
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg
-    from .call_records import CallRecord
+    from .call_messages import CallRecord
     from .context import Context
     from .worker import Worker
 

@@ -29,7 +29,7 @@ from ..net.clock import FOREVER, BackoffDelay, Deadline
 from .dead_letters import DeadLetterWriter
 from .deliveries import LeaseKeeper, Settlements
 from .events import RunEvent, RunEventKind, spawn
-from .limits import Limit
+from .limits import LIMITS_BUCKET, Limit, SharedLimits
 from .logs import log
 from .observer import Observer
 from .operations.health import Monitor, Processes, WorkerPhase
@@ -41,7 +41,6 @@ from .runtime.membership import receiver_of
 from .runtime.processing import Shared
 from .runtime.threads import Runner
 from .schedules import LEASES, Schedules
-from .shared_limits import LIMITS_BUCKET, SharedLimits
 from .source import Source
 from .tracing import tracing_middleware
 

@@ -40,8 +40,7 @@ from .checks import (
 from .context import Context, RunState, is_context
 from .dead_letters import DeadLetterTarget, one_line
 from .errors import DecodeError, Reject, Retry, misfit
-from .limits import rate_interval
-from .shared_limits import LimitUse
+from .limits import LimitUse, rate_interval
 from .verdicts import Backoff, backoff_for
 
 if TYPE_CHECKING:

@@ -30,12 +30,12 @@ from .. import errors
 from ..exact import exact
 from ..options import check_returned
 from .arguments import Arguments, encoded_value
-from .call_messages import is_call_id
-from .call_records import (
+from .call_messages import (
     CallFailure,
     CallRecord,
     CallStatus,
     FlowPlace,
+    is_call_id,
     new_record,
 )
 from .calls import (

@@ -33,7 +33,7 @@ from .resources import Creator, Opener, Resource
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg, Stream
-    from .call_records import CallRecord
+    from .call_messages import CallRecord
 
 #: The stream of the keys, and the first token of its subjects. Not a bucket, whose messages cannot be deleted: a
 #: marker would stay for each call.

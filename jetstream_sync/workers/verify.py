@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import JetStream, KeyValueEntry, errors
 from ..durations import counted
-from .call_messages import SCHEDULE_TARGET, CallAddress, is_parked_subject
-from .call_records import CallRecord, CallStatus
+from .call_messages import SCHEDULE_TARGET, CallAddress, CallRecord, CallStatus, is_parked_subject
 from .calls import CallQueue
 from .dead_letters import DeadLetter, DeadLetters
 from .errors import NoCallError

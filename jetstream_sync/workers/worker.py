@@ -24,6 +24,7 @@ from .checks import check_count, check_option, check_plain, check_token, unwrapp
 from .context import Context
 from .dead_letters import DeadLetters
 from .events import RunEvent, RunEventKind, StopOnce, signals
+from .limits import SharedLimitRule
 from .logs import log
 from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
 from .operations.health import Monitor
@@ -42,7 +43,6 @@ from .run import WorkerRun, existing_objects_kept, monitoring
 from .runtime.consumers import plan_consumer, stranded_calls, unknown_calls
 from .runtime.membership import check_handler
 from .schedules import Schedule, ScheduleState, check_schedules, delete_schedules, find_schedules
-from .shared_limits import SharedLimitRule
 from .source import (
     HANDLER_OPTIONS,
     SOURCE_OPTIONS,

@@ -18,7 +18,7 @@ from fixtures.worker import FAST, running
 
 from jetstream_sync import JetStream, KeyNotFoundError, StreamNotFoundError
 from jetstream_sync.workers import Backoff, Context, Reject, TaskError
-from jetstream_sync.workers.call_records import (
+from jetstream_sync.workers.call_messages import (
     CallRecord,
 )
 

@@ -29,9 +29,9 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, DeadLetters, TaskError, Worker
-from jetstream_sync.workers.call_messages import CallMessage
-from jetstream_sync.workers.call_records import (
+from jetstream_sync.workers.call_messages import (
     CallEvent,
+    CallMessage,
 )
 from jetstream_sync.workers.calls import (
     CallBucket,

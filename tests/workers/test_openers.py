@@ -26,7 +26,7 @@ from jetstream_sync import (
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, TaskError, Worker
 from jetstream_sync.workers.calls import CallBucket
-from jetstream_sync.workers.shared_limits import LIMITS_BUCKET
+from jetstream_sync.workers.limits import LIMITS_BUCKET
 from jetstream_sync.workers.steps import StepBucket
 from jetstream_sync.workers.unique import UNIQUE_STREAM
 

@@ -12,7 +12,7 @@ from fixtures.threads import wait_until
 from fixtures.worker import WorkerProgram, dead_letters, running
 
 from jetstream_sync.workers import Backoff, Context, Worker
-from jetstream_sync.workers.shared_limits import LIMITS_BUCKET, PART_TTL_S, SLICE_S
+from jetstream_sync.workers.limits import LIMITS_BUCKET, PART_TTL_S, SLICE_S
 
 _CODE = """
 worker = Worker(name="limited", program="limited", concurrency=4, dead_letters="DEAD")

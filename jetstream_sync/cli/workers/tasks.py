@@ -15,7 +15,7 @@ from ...durations import counted, time_from_text
 from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX
 from ...workers import CallProgress
-from ...workers.call_records import CallRecord, CallStatus
+from ...workers.call_messages import CallRecord, CallStatus
 from ...workers.calls import PROGRESS_KEY, RESULTS_MARK, CallBucket
 from ...workers.errors import NoCallError
 from ...workers.flows import CallTree, Flows

@@ -64,10 +64,9 @@ from ..errors import (
     state_unknown,
 )
 from ..flows import planned_members
-from ..limits import CircuitBreaker, Limit, SoftTimeouts
+from ..limits import CircuitBreaker, Limit, SharedLimit, SharedLimits, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import Observer, WorkObserver
-from ..shared_limits import SharedLimit, SharedLimits
 from ..source import (
     REPLY_TO,
     Handler,

@@ -12,7 +12,7 @@ import pytest
 
 from jetstream_sync.codec import UnknownEnumValue
 from jetstream_sync.errors import InvalidResponseError
-from jetstream_sync.workers.call_records import (
+from jetstream_sync.workers.call_messages import (
     DONE,
     FINISHED,
     TRANSITIONS,

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetstream_sync.workers import Backoff, Context, Reject, Worker, chain, group
-from jetstream_sync.workers.call_records import (
+from jetstream_sync.workers.call_messages import (
     CallRecord,
     CallStatus,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from jetstream_sync.errors import InvalidOptionError, InvalidResponseError
 from jetstream_sync.workers import Worker
-from jetstream_sync.workers.shared_limits import (
+from jetstream_sync.workers.limits import (
     PART_TTL_S,
     SLICE_S,
     LimitState,
