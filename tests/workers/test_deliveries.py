@@ -12,8 +12,10 @@ from fixtures.threads import SCALE, wait_until
 from fixtures.worker import WorkerProgram, is_settled, publish_numbers, running
 
 from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream, connect
+from jetstream_sync.lease_times import LeaseTimes
 from jetstream_sync.workers import Backoff, Worker
 from jetstream_sync.workers import run as run_module
+from jetstream_sync.workers.deliveries import DeliveryState, Lease, LeasedMessage, Origin
 from jetstream_sync.workers.metrics import HandlerSnapshot
 from jetstream_sync.workers.runtime.consumers import HandlerConsumer
 
@@ -377,3 +379,20 @@ def test_a_deleted_consumer_of_an_interest_stream_repeats_nothing(
         js.publish(f"{stream.name}.a", b"new")
         wait_until(lambda: b"new" in runs, 20)
     assert runs[20:] == [b"new"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_new"),
+    [
+        (DeliveryState.LEASED, DeliveryState.LOST, True),
+        (DeliveryState.LOST, DeliveryState.LOST, False),
+        (DeliveryState.SETTLED, DeliveryState.SETTLED, True),
+    ],
+)
+def test_a_lease_is_lost_once_and_a_settled_message_stays_settled(before, after, is_new):
+    """A message whose acknowledgement came too late counts as lost, and is not settled again."""
+    lease = Lease(LeaseTimes(ConsumerConfig(ack_wait=30)), 1, 0.0)
+    delivery = LeasedMessage(None, lease, Origin("handle"))
+    delivery.state = before
+    assert delivery.lose() is is_new
+    assert delivery.state is after

@@ -54,13 +54,6 @@ class WorkerPhase(Enum):
     """They have ended."""
 
 
-#: The phases that may follow each one.
-WORKER_PHASES: Final[dict[WorkerPhase, set[WorkerPhase]]] = {
-    WorkerPhase.STARTING: {WorkerPhase.RUNNING, WorkerPhase.STOPPING},
-    WorkerPhase.RUNNING: {WorkerPhase.STOPPING},
-    WorkerPhase.STOPPING: {WorkerPhase.STOPPED},
-    WorkerPhase.STOPPED: set(),
-}
 #: What systemd is told in these phases.
 _SYSTEMD_STATES: Final = {WorkerPhase.STARTING: "", WorkerPhase.RUNNING: "READY=1"}
 
@@ -73,6 +66,7 @@ class HealthSource:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        #: Reported by `tell_systemd`; a phase never follows a later one.
         self.phase: WorkerPhase = WorkerPhase.STARTING
         path = environment.get("NOTIFY_SOCKET", "")
         # An abstract address starts with a zero byte, which the variable has as "@".
@@ -94,11 +88,6 @@ class HealthSource:
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
         raise NotImplementedError
-
-    def enter(self, phase: WorkerPhase) -> None:
-        """Begin a phase; `tell_systemd` reports it."""
-        assert phase in WORKER_PHASES[self.phase], f"{phase} does not follow {self.phase}"
-        self.phase = phase
 
     def tell_systemd(self) -> None:
         """Report a new state, and reset the watchdog if that is due and the worker is alive; call it often."""
@@ -228,12 +217,12 @@ class Processes(HealthSource):
             self._current[number] = snapshot
             self._heard_at[number] = time.monotonic()
         if self.phase is WorkerPhase.STARTING and not self.not_ready():
-            self.enter(WorkerPhase.RUNNING)
+            self.phase = WorkerPhase.RUNNING
         self.tell_systemd()
 
     def stop(self) -> None:
         """Report that the supervisor is stopping."""
-        self.enter(WorkerPhase.STOPPING)
+        self.phase = WorkerPhase.STOPPING
         self.tell_systemd()
 
     def end(self, number: int) -> None:

@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final, cast
 
 from ... import codec
@@ -88,42 +87,6 @@ class RecycleRules:
         return ""
 
 
-class ProcessPhase(Enum):
-    """What a worker process is doing."""
-
-    STARTING = "starting"
-    """It imports its modules, or waits for the server."""
-    READY = "ready"
-    """It handles messages."""
-    CANCELLED = "cancelled"
-    """It was asked to stop while it started, and holds no message."""
-    STOPPING = "stopping"
-    """It was asked to stop, and its handlers end."""
-
-
-class ProcessEventKind(Enum):
-    """What changes the phase of a worker process."""
-
-    READY = "ready"
-    """It reports that it handles messages."""
-    STOP = "stop"
-    """The supervisor asks it to stop."""
-
-
-#: The phase that follows each event.
-PROCESS_PHASES: Final = {
-    (ProcessPhase.STARTING, ProcessEventKind.READY): ProcessPhase.READY,
-    (ProcessPhase.STARTING, ProcessEventKind.STOP): ProcessPhase.CANCELLED,
-    (ProcessPhase.READY, ProcessEventKind.READY): ProcessPhase.READY,
-    (ProcessPhase.READY, ProcessEventKind.STOP): ProcessPhase.STOPPING,
-    # It became ready before it read the command.
-    (ProcessPhase.CANCELLED, ProcessEventKind.READY): ProcessPhase.STOPPING,
-    (ProcessPhase.CANCELLED, ProcessEventKind.STOP): ProcessPhase.CANCELLED,
-    (ProcessPhase.STOPPING, ProcessEventKind.READY): ProcessPhase.STOPPING,
-    (ProcessPhase.STOPPING, ProcessEventKind.STOP): ProcessPhase.STOPPING,
-}
-
-
 class _Process:
     """A worker process."""
 
@@ -134,7 +97,8 @@ class _Process:
         self.started_at = time.monotonic()
         #: When it counts as silent; each line from it puts that off.
         self.silent_at: Deadline = Deadline(_SILENCE_S)
-        self.phase: ProcessPhase = ProcessPhase.STARTING
+        #: Whether it has reported that it handles messages, so that it may hold some.
+        self.was_ready: bool = False
         #: The last heartbeat.
         self.beat: Heartbeat = Heartbeat()
         #: When it is killed, and when its last lines are not awaited any more, after its end.
@@ -146,15 +110,6 @@ class _Process:
     def __repr__(self) -> str:
         return f"worker process {self.number} (pid {self.popen.pid})"
 
-    @property
-    def was_ready(self) -> bool:
-        """Whether it may hold messages."""
-        return self.phase in {ProcessPhase.READY, ProcessPhase.STOPPING}
-
-    def enter(self, event: ProcessEventKind) -> None:
-        """Begin the phase that follows an event; most change nothing the second time."""
-        self.phase = PROCESS_PHASES[self.phase, event]
-
     def send(self, command: str) -> None:
         """Send a command; a process that has ended does not get it."""
         if self._commands is not None:
@@ -163,7 +118,6 @@ class _Process:
 
     def stop(self) -> None:
         """Ask the process to stop after the handlers that run."""
-        self.enter(ProcessEventKind.STOP)
         self.send("stop")
         if not self.was_ready:
             self.signal(signal.SIGTERM)  # it may be importing modules for a long time
@@ -288,7 +242,7 @@ class Supervisor:
         if not line.ready:
             process.beat = line
             return
-        process.enter(ProcessEventKind.READY)
+        process.was_ready = True
         self._early_ends = 0
         slot = self._replacing
         if slot is not None and process is slot.successor:

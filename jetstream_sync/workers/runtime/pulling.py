@@ -116,7 +116,7 @@ class Window:
 
 
 class Phase(Enum):
-    """What happens to messages; see `PHASES`."""
+    """What happens to messages; a phase never follows a later one."""
 
     RECEIVING = "receiving"
     """They are requested and handled."""
@@ -124,14 +124,6 @@ class Phase(Enum):
     """No more are requested; those that wait or arrive are handled."""
     RETURNING = "returning"
     """Those that wait or arrive are returned to the server."""
-
-
-#: The phases that may follow each one. A worker that stops returns what is left more than once.
-PHASES: Final = {
-    Phase.RECEIVING: {Phase.DRAINING},
-    Phase.DRAINING: {Phase.RETURNING},
-    Phase.RETURNING: {Phase.RETURNING},
-}
 
 
 class HeldMessages:
@@ -163,11 +155,6 @@ class HeldMessages:
         # Notified when a message is finished or returned, while a thread waits for that.
         self._finished = threading.Condition(self.lock)
         self._is_awaited = False
-
-    def enter(self, phase: Phase) -> None:
-        """Begin a phase."""
-        assert phase in PHASES[self.phase], f"{phase} does not follow {self.phase}"
-        self.phase = phase
 
     @property
     def waiting(self) -> int:

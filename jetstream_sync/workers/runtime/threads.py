@@ -247,7 +247,7 @@ class Runner:
         Messages in flight are received until the deadline.
         """
         with self.held.lock:
-            self.held.enter(Phase.DRAINING)
+            self.held.phase = Phase.DRAINING
             self.held.work.notify_all()
         if self._limit is not None:
             self._limit.stop()
@@ -256,7 +256,7 @@ class Runner:
     def return_waiting(self) -> int:
         """Return the waiting messages to the server, and those that arrive; return how many there were."""
         with self.held.lock:
-            self.held.enter(Phase.RETURNING)
+            self.held.phase = Phase.RETURNING
         count = self.puller.return_waiting()
         with self.held.lock:
             self.held.work.notify_all()
