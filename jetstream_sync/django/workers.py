@@ -15,7 +15,7 @@ from .. import Headers, errors, workers
 from ..records import shows_fields
 from ..workers import Context, Handler, TaskResult
 from ..workers.checks import check_option
-from ..workers.events import RunEvent, RunEventKind
+from ..workers.events import RunEvent
 from ..workers.logs import log
 from ..workers.options import OPTIONS, TaskOptions, WorkerOptions
 from ..workers.queues import TaskQueues, program_of
@@ -274,9 +274,7 @@ class Worker(workers.Worker):
         connections.close_all()
         relay = OutboxRelay(Config.load(), self.atomic_databases)
         self._relay = relay
-        with relay.running(
-            lambda error: self._events.put(RunEvent(RunEventKind.FATAL, error=error))
-        ):
+        with relay.running(lambda error: self._events.put(RunEvent(error=error))):
             return super().run(burst=burst)
 
     def gauges(self) -> list[GaugeSnapshot]:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 
 from .logs import log
 
@@ -41,29 +40,22 @@ def hold_hangup(*, is_held: bool) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK if is_held else signal.SIG_UNBLOCK, [signal.SIGHUP])
 
 
-class RunEventKind(Enum):
-    """What the calling thread of `Worker.run` has to do."""
-
-    STOP = "stop"
-    """Stop the worker: a signal, a supervisor or `Worker.stop` asks for it."""
-    FATAL = "fatal"
-    """Stop the worker because of an error."""
-    RECONNECTED = "reconnected"
-    """Read the state of all consumers again."""
-    CHANGED = "changed"
-    """Look at the state of the handlers: one may have become ready or idle, or its consumer has changed."""
-    CALL = "call"
-    """Make a call."""
-
-
 @dataclass(frozen=True)
 class RunEvent:
-    """Something that the calling thread of `Worker.run` waits for."""
+    """
+    Something that the calling thread of `Worker.run` waits for.
 
-    kind: RunEventKind
+    Without a value, it has to look at the handlers: one may have become ready or idle, or its consumer has changed.
+    """
+
+    stops: bool = False
+    """Stop the worker: a signal, a supervisor or `Worker.stop` asks for it."""
     signal_number: int = 0
+    """The signal that asks for it; 0: none."""
     error: BaseException | None = None
+    """Stop the worker because of this error."""
     call: Callable[[], object] | None = None
+    """Make this call."""
 
 
 class StopOnce:
@@ -86,9 +78,9 @@ class StopOnce:
 
     def command(self, command: str) -> None:
         """Handle a command of the supervisor."""
-        self(RunEvent(RunEventKind.STOP))
+        self(RunEvent(stops=True))
         if command == "now":
-            self._events.put(RunEvent(RunEventKind.STOP))
+            self._events.put(RunEvent(stops=True))
 
 
 def spawn(

@@ -28,7 +28,7 @@ from ..exit_status import ExitStatus, exit_status
 from ..net.clock import FOREVER, BackoffDelay, Deadline
 from .dead_letters import DeadLetterWriter
 from .deliveries import LeaseKeeper, Settlements
-from .events import RunEvent, RunEventKind, spawn
+from .events import RunEvent, spawn
 from .limits import LIMITS_BUCKET, Limit, SharedLimits
 from .logs import log
 from .observer import Observer
@@ -120,7 +120,7 @@ class WorkerRun:
         self._delivered: list[int] = []
         self._reporter = RunningReporter(worker.name, worker.report, monitor)
         self._schedules = Schedules(self._js, worker.name, worker.schedules, worker.handlers)
-        self._keeper = LeaseKeeper(nc, lambda: events.put(RunEvent(RunEventKind.RECONNECTED)))
+        self._keeper = LeaseKeeper(nc, lambda: events.put(RunEvent(call=self._upkeep.refresh_all)))
         self._settlements = Settlements(nc, self._keeper)
         self._shared = Shared(
             js=self._js,
@@ -129,8 +129,8 @@ class WorkerRun:
             middleware=(*tracing_middleware(worker.trace), *worker.middleware),
             observer=observer,
             is_stopping=lambda: monitor.is_stopping,
-            on_fatal=lambda error: events.put(RunEvent(RunEventKind.FATAL, error=error)),
-            on_change=lambda: events.put(RunEvent(RunEventKind.CHANGED)),
+            on_fatal=lambda error: events.put(RunEvent(error=error)),
+            on_change=lambda: events.put(RunEvent()),
             on_thread_end=worker.on_thread_end,
             has_committed=worker.has_committed,
             leases=bucket_opener(lambda: nc, LEASES.bucket, self._create_missing),
@@ -164,7 +164,7 @@ class WorkerRun:
 
     def _start(self) -> bool:
         """Prepare the consumers and start the threads; return whether the worker runs."""
-        name = self._worker.name
+        worker, name = self._worker, self._worker.name
         delays = BackoffDelay(_FIRST_START_DELAY_S, _MAX_START_DELAY_S)
         while True:
             if not self._wait_connected():
@@ -186,6 +186,7 @@ class WorkerRun:
                 log.warning("worker %r waits for the server: %s", name, error)
                 if self._stopped_within(delays.next()):
                     return False
+        self._upkeep = _Upkeep(worker, self._nc, self._runners, self._schedules, self._link)
         shortest = min(runner.consumer.times.shortest for runner in self._runners)
         interval = min(shortest / 12, _MAX_TICK_S)
         fatal = self._shared.on_fatal
@@ -255,7 +256,7 @@ class WorkerRun:
     def _stopped_within(self, seconds: float) -> bool:
         """Wait for a request to stop; return whether there is one."""
         event = self._next_event(seconds)
-        return event is not None and event.kind is RunEventKind.STOP
+        return event is not None and event.stops
 
     def _next_event(self, seconds: float) -> RunEvent | None:
         self._monitor.tell_systemd()
@@ -296,7 +297,7 @@ class WorkerRun:
 
     def _wait_for_stop(self, *, burst: bool) -> None:
         """Return when the worker has to stop."""
-        upkeep = _Upkeep(self._worker, self._nc, self._runners, self._schedules, self._link)
+        upkeep = self._upkeep
         upkeep_at = Deadline(_SIGNAL_POLL_S)
         poll_s = _BURST_POLL_S if burst else _SIGNAL_POLL_S
         while True:
@@ -307,8 +308,6 @@ class WorkerRun:
             if burst and event is None and self._is_drained():
                 log.info("worker %r is stopping: all consumers are empty", self._worker.name)
                 return
-            if event is not None and event.kind is RunEventKind.RECONNECTED:
-                upkeep.refresh_all()
             # One of the next events may be a request to stop. Many slow hooks must not keep the rest away.
             if self._events.empty() or upkeep_at.expired():
                 upkeep_at = Deadline(_SIGNAL_POLL_S)
@@ -317,7 +316,7 @@ class WorkerRun:
     def _must_stop(self, event: RunEvent) -> bool:
         """Return whether the worker has to stop because of an event, and log the reason."""
         name = self._worker.name
-        if event.kind is RunEventKind.STOP:
+        if event.stops:
             why = f"signal {event.signal_number}" if event.signal_number else "stop()"
             log.info("worker %r is stopping: %s", name, why)
             return True
@@ -370,7 +369,7 @@ class WorkerRun:
     def _finish_events(self) -> None:
         """Make the calls that are left in the queue."""
         with suppress(queue.Empty):
-            while (event := self._events.get_nowait()).kind is not RunEventKind.STOP:
+            while not (event := self._events.get_nowait()).stops:
                 if event.call is not None:
                     event.call()
 

@@ -23,7 +23,7 @@ from .call_messages import payload_of
 from .checks import check_count, check_option, check_plain, check_token, unwrapped
 from .context import Context
 from .dead_letters import DeadLetters
-from .events import RunEvent, RunEventKind, StopOnce, signals
+from .events import RunEvent, StopOnce, signals
 from .limits import SharedLimitRule
 from .logs import log
 from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
@@ -564,7 +564,7 @@ class Worker(WorkerOptions):
 
     def stop(self) -> None:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
-        self._events.put(RunEvent(RunEventKind.STOP))
+        self._events.put(RunEvent(stops=True))
 
     def gauges(self) -> list[GaugeSnapshot]:
         """Return no other numbers for the metrics; for subclasses. Any thread may call it."""
@@ -638,7 +638,7 @@ class Worker(WorkerOptions):
 
     def _defer(self, call: Callable[[], object]) -> None:
         """Have the thread of `run` make a call."""
-        self._events.put(RunEvent(RunEventKind.CALL, call=call))
+        self._events.put(RunEvent(call=call))
 
     def snapshot(self) -> Snapshot | None:
         """Return health and numbers of the running worker; ``None``: it does not run."""
@@ -892,9 +892,7 @@ class Worker(WorkerOptions):
                 faulthandler.register(quits, all_threads=True)
         stops = (signal.SIGTERM, signal.SIGINT)
         try:
-            with signals(
-                stops, lambda number: put(RunEvent(RunEventKind.STOP, signal_number=number))
-            ):
+            with signals(stops, lambda number: put(RunEvent(stops=True, signal_number=number))):
                 yield
         finally:
             if quits is not None:
