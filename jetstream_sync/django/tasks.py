@@ -112,7 +112,7 @@ class JetStreamBackend(BaseTaskBackend):
     def _queue_of(self, name: str) -> CallQueue:
         discover()  # the project may define the queue
         name = name if self.queues else "default"
-        found: CallQueue = default_worker().queues.find(name, self._queue_options)
+        found: CallQueue = default_worker().queues.find(name, self._queue_options).calls
         return found
 
     # --- enqueueing ---------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class JetStreamBackend(BaseTaskBackend):
                     self._states, self._name, acks_failures=True, on_change=self._report
                 )
             worker.set_atomic(worker.queues.add_work(queue, self._states, options), self._atomic)
-        for _, source in worker.queues.in_use:
+        for source in worker.queues.in_use:
             ok = source.pool != "processes" or self._name not in source.tasks
             rule = (
                 f"is not for queue {source.name}: its processes would not have the tasks of Django"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from .. import StorageType, errors
 from ..exact import exact
@@ -60,11 +61,6 @@ _NOT_STORED: Final = (
 )
 
 
-class _Queue(NamedTuple):
-    calls: CallQueue
-    source: Queue
-
-
 class _UnknownCalls(RunState):
     """The states of calls of unknown tasks: any of the buckets may have them."""
 
@@ -104,7 +100,7 @@ class TaskQueues:
         self._sender = sender
         #: The tasks by name.
         self.tasks: dict[str, Task[..., Any]] = {}
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, Queue] = {}
         # The buckets of results by name.
         self._states: dict[str, CallBucket] = {}
         #: What follows from the end of calls.
@@ -146,7 +142,7 @@ class TaskQueues:
         own: Mapping[str, Any],
         tasks: dict[str, Work],
         concurrency: int,
-    ) -> _Queue:
+    ) -> Queue:
         owner = self._owner
         calls = CallQueue(
             self._sender,
@@ -165,25 +161,21 @@ class TaskQueues:
             retry=Backoff(),
             state=_UnknownCalls(self._states),
         )
-        source = Queue(
+        queue = self._queues[name] = Queue(
             **self._complete({**own, **place}),
             concurrency=concurrency,
             urgent=name.endswith(f"-{URGENT}") and where.urgent,
-            owner=calls.owner,
+            calls=calls,
             filter_subject=calls.filter_subject,
             grace=where.unknown_task_grace,
             unknown=unknown,
             tasks=tasks,
             ticks={},
         )
-        self._queues[name] = _Queue(calls, source)
-        return self._queues[name]
+        return queue
 
-    def find(self, name: str, options: Mapping[str, Any] | None = None) -> CallQueue:
-        """Return where the calls of a queue are sent; with options, define it if it is not."""
-        return self._find(name, options).calls
-
-    def _find(self, name: str, options: Mapping[str, Any] | None = None) -> _Queue:
+    def find(self, name: str, options: Mapping[str, Any] | None = None) -> Queue:
+        """Return a queue; with options, define it if it is not."""
         if name not in self._queues:
             if name != "default" and options is None:
                 rule = (
@@ -203,7 +195,7 @@ class TaskQueues:
         rule = "is not needed with 'results', which has the state of each call"
         check_option("once", own.once, own.results is None or own.once is None, rule)
         state, use = RunState(), None
-        calls = self.find(own.queue)
+        calls = self.find(own.queue).calls
         states = None
         if own.results is not None:
             states = self._states.get(own.results) or CallBucket(
@@ -233,8 +225,8 @@ class TaskQueues:
 
     def add_work(self, queue: str, states: CallBucket | None, options: Mapping[str, Any]) -> Work:
         """Add what runs the calls of a task, a `TaskWork` with these fields, to a queue."""
-        calls, source = self._find(queue)
-        tasks, name = source.tasks, options["name"]
+        source = self.find(queue)
+        calls, tasks, name = source.calls, source.tasks, options["name"]
         ok = name not in tasks and name not in self.tasks
         check_option("name", name, ok, "is the name of another task already")
         where = {"stream": calls.stream, "consumer": calls.consumer, "module": calling_module()}
@@ -244,7 +236,7 @@ class TaskQueues:
         if len(tasks) == 1:
             self._add_source(source)
             if calls.urgent is not None:
-                self._add_source(self._queues[calls.urgent.name].source)
+                self._add_source(self._queues[calls.urgent.name])
         if states is not None:
             states.flows = self.flows
             self._states.setdefault(states.bucket, states)
@@ -253,7 +245,7 @@ class TaskQueues:
     def set_ticks(self, task: Task[..., Any], name: str, rule: TickRule) -> None:
         """Have the calls of a schedule of a task follow a rule."""
         if rule != TickRule():
-            self._queues[task.queue.name].source.ticks[task.name, name] = rule
+            self._queues[task.queue.name].ticks[task.name, name] = rule
 
     def rename(self, name: str) -> None:
         """Give the worker another name, also in the subjects and consumers of what is defined already."""
@@ -263,10 +255,10 @@ class TaskQueues:
         owner.name = name
         if self._queues or owner.schedules:
             owner.check_name()
-        for queue, (calls, source) in self._queues.items():
+        for queue, source in self._queues.items():
+            calls, tasks = source.calls, source.tasks
             before = calls.prefix
             calls.rename(name)
-            tasks = source.tasks
             for task_name, item in () if source.urgent else tasks.items():
                 tasks[task_name] = replace(item, consumer=calls.consumer)
                 if task_name in self.tasks:
@@ -278,7 +270,7 @@ class TaskQueues:
                 consumer=calls.consumer,
                 unknown=replace(source.unknown, consumer=calls.consumer),
             )
-            self._queues[queue] = _Queue(calls, renamed)
+            self._queues[queue] = renamed
             owner.handlers[:] = [renamed if item is source else item for item in owner.handlers]
             owner.schedules = [
                 replace(item, subject=f"{calls.prefix}{item.subject.removeprefix(before)}")
@@ -289,39 +281,35 @@ class TaskQueues:
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the streams and buckets."""
-        streams = [
-            resource
-            for queue in self._queues.values()
-            if queue.source.tasks
-            for resource in queue.calls.resources(nc)
-        ]
-        schedules = [
-            item for queue in self._queues.values() for item in queue.source.ticks.values()
-        ]
+        streams = [resource for queue in self.in_use for resource in queue.calls.resources(nc)]
+        schedules = [item for queue in self._queues.values() for item in queue.ticks.values()]
         leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
-        tasks = [task for task in self.tasks.values() if task.work.state.has_steps]
-        steps = {task.states.bucket: task.states.steps.resource() for task in tasks if task.states}
-        buckets = [*(states.resource() for states in self._states.values()), *steps.values()]
+        buckets = [states.resource() for states in self._states.values()]
+        buckets += [states.steps.resource() for states in self._with_steps()]
         limits = [limits_resource()] if self._owner.shared_limits else []
         keys = [unique_resource()] if any(task.unique for task in self.tasks.values()) else []
         return [*streams, *buckets, *leases, *limits, *keys]
 
     @property
-    def in_use(self) -> list[tuple[CallQueue, Queue]]:
-        """Where the calls of the queues with tasks are, and what runs them."""
-        return [queue for queue in self._queues.values() if queue.source.tasks]
+    def in_use(self) -> list[Queue]:
+        """The queues with tasks."""
+        return [queue for queue in self._queues.values() if queue.tasks]
 
     def volatile_buckets(self, js: JetStream) -> list[str]:
         """Return the buckets of tasks with steps that are in memory, as sentences."""
-        tasks = [task for task in self.tasks.values() if task.work.state.has_steps]
-        found: dict[str, str] = {}
-        for bucket in [name for task in tasks for name in _buckets_of(task)]:
+        found = []
+        names = [(states.bucket, states.steps.bucket) for states in self._with_steps()]
+        for bucket in chain.from_iterable(names):
             with suppress(errors.BucketNotFoundError):
                 if js.key_value(bucket).status().config.storage == StorageType.MEMORY:
-                    found[bucket] = (
-                        f"bucket {bucket!r} is in memory: a restart of the server forgets steps"
-                    )
-        return list(found.values())
+                    text = "is in memory: a restart of the server forgets steps"
+                    found.append(f"bucket {bucket!r} {text}")
+        return found
+
+    def _with_steps(self) -> list[CallBucket]:
+        """Return the states of the calls of tasks with steps."""
+        tasks = [task for task in self.tasks.values() if task.work.state.has_steps]
+        return list({task.states.bucket: task.states for task in tasks if task.states}.values())
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -434,7 +422,7 @@ class QueueFlows(Flows):
 
     def _queue(self, place: FlowPlace) -> CallQueue:
         check_token("handler", place.handler)
-        return self._queues.find(place.queue)
+        return self._queues.find(place.queue).calls
 
     def send(self, record: CallRecord) -> CallRecord | None:
         """Send a new call; return its record if it was sent before."""
@@ -462,12 +450,6 @@ class QueueFlows(Flows):
         """As `Flows.withdraw`."""
         place = place_of(record)
         self._queue(place).withdraw(place.handler, record.id, later=later)
-
-
-def _buckets_of(task: Task[..., Any]) -> Iterator[str]:
-    """Yield the buckets of results and of steps of a task."""
-    if task.states is not None:
-        yield from (task.states.bucket, task.states.steps.bucket)
 
 
 def program_of(module: str) -> str:

@@ -45,6 +45,7 @@ from .verdicts import Backoff, backoff_for
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
+    from .calls import CallQueue
 
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
@@ -584,8 +585,8 @@ class Queue(Source):
     """Stands for tasks that are not known here."""
     ticks: dict[tuple[str, str], TickRule] = field(repr=False)
     """The rules of the schedules that call them, by the names of the task and of the schedule."""
-    owner: str = field(repr=False)
-    """The program to which the consumer belongs."""
+    calls: CallQueue = field(repr=False)
+    """Where its calls are sent."""
     urgent: bool = field(repr=False, default=False)
     """Whether it has the urgent calls of another queue."""
 

@@ -29,8 +29,6 @@ from .source import Queue, Work
 if TYPE_CHECKING:
     from .tasks import Task
 
-#: Where the calls of queues are, and what runs them.
-_Queues = Sequence[tuple[CallQueue, Queue]]
 #: Seconds between the two readings of what disagrees: a settlement is on its way for at most that long.
 _AGAIN_S: Final = 2.0
 #: Number of comparisons of a stream with its consumer while they differ.
@@ -40,7 +38,7 @@ _READINGS: Final = 10
 def verify_calls(
     js: JetStream,
     tasks: Mapping[str, Task[..., object]],
-    queues: _Queues,
+    queues: Sequence[Queue],
 ) -> list[str]:
     """Return what disagrees, as sentences; empty: every call is where its state says."""
     found, forgotten = _disagreements(js, tasks, queues), _forgotten(js, queues)
@@ -49,9 +47,8 @@ def verify_calls(
         again = set(_disagreements(js, tasks, queues))
         found = [text for text in found if text in again]
         forgotten &= _forgotten(js, queues)
-    sources = [source for _, source in queues]
-    found += unknown_calls(js, sources)
-    found += stranded_calls(js, sources)
+    found += unknown_calls(js, queues)
+    found += stranded_calls(js, queues)
     return found + [
         f"queue {name}: {counted(count, 'message')} unknown to its consumer"
         for name, count in forgotten.items()
@@ -68,16 +65,16 @@ class _Place(NamedTuple):
     """Whether its dead letters are stored under known subjects."""
 
 
-def _places(queues: _Queues) -> list[_Place]:
+def _places(queues: Sequence[Queue]) -> list[_Place]:
     return [
-        _Place(calls, name, work, isinstance(source.dead_letters, str))
-        for calls, source in queues
+        _Place(source.calls, name, work, isinstance(source.dead_letters, str))
+        for source in queues
         if not source.urgent  # the other queue has them, too
         for name, work in source.tasks.items()
     ]
 
 
-def unverified(queues: _Queues) -> str:
+def unverified(queues: Sequence[Queue]) -> str:
     """Return what `verify_calls` cannot know, as a sentence; empty: there is nothing."""
     names = sorted({place.name for place in _places(queues) if not place.work.state.results})
     if not names:
@@ -89,7 +86,7 @@ def unverified(queues: _Queues) -> str:
 
 
 def _disagreements(
-    js: JetStream, tasks: Mapping[str, Task[..., object]], queues: _Queues
+    js: JetStream, tasks: Mapping[str, Task[..., object]], queues: Sequence[Queue]
 ) -> list[str]:
     places = _places(queues)
     # States first: a call that ends meanwhile loses its message after its state has changed, not before.
@@ -100,7 +97,7 @@ def _disagreements(
     ]
     messages: Counter[str] = Counter()
     letters: list[DeadLetter] = []
-    for stream in {calls.stream for calls, _ in queues}:
+    for stream in {queue.stream for queue in queues}:
         messages.update(_messages(js, stream))
         letters += DeadLetters(js).find(stream)
     found = _buried(js, places, messages, letters)
@@ -235,28 +232,28 @@ def _messages(js: JetStream, stream: str) -> Counter[str]:
     return counts
 
 
-def _forgotten(js: JetStream, queues: _Queues) -> Counter[str]:
+def _forgotten(js: JetStream, queues: Sequence[Queue]) -> Counter[str]:
     """
     Return the number of messages by queue that the consumer neither delivers nor waits for.
 
     The server counts stranded messages as pending acknowledgements until ``ack_wait`` is over.
     """
     found: Counter[str] = Counter()
-    for calls, _ in queues:
+    for queue in queues:
         with suppress(errors.StreamNotFoundError, errors.ConsumerNotFoundError):
             # The smallest of some differences: calls are sent and acknowledged between the requests.
             for number in range(_READINGS):
-                count = _difference(js, calls)
-                found[calls.name] = min(count, found[calls.name]) if number else count
+                count = _difference(js, queue)
+                found[queue.name] = min(count, found[queue.name]) if number else count
                 if count <= 0:
                     break
     return +found
 
 
-def _difference(js: JetStream, calls: CallQueue) -> int:
+def _difference(js: JetStream, queue: Queue) -> int:
     """Return by how much the messages of a queue exceed those that its consumer knows before and afterwards."""
-    before = js.consumer_info(calls.stream, calls.consumer)
-    stored = js.get_stream(calls.stream).info(subjects_filter=calls.filter_subject)
-    after = js.consumer_info(calls.stream, calls.consumer)
+    before = js.consumer_info(queue.stream, queue.consumer)
+    stored = js.get_stream(queue.stream).info(subjects_filter=queue.calls.filter_subject)
+    after = js.consumer_info(queue.stream, queue.consumer)
     known = max(info.num_pending + info.num_ack_pending for info in (before, after))
     return sum((stored.state.subjects or {}).values()) - known

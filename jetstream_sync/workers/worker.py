@@ -694,12 +694,9 @@ class Worker(WorkerOptions):
                         continue  # it is created at start
                     found = check_handler(js, handler, may_change=may_change, processes=processes)
                     warnings += [f"{handler.name}: {item}" for item in found]
-            with collected(""):
-                found = unknown_calls(js, self.handlers)
-                problems += [("", errors.Error(text)) for text in found]
-            with collected(""):
-                stranded = stranded_calls(js, self.handlers)
-                problems += [("", errors.Error(text)) for text in stranded]
+            for find in (unknown_calls, stranded_calls):
+                with collected(""):
+                    problems += [("", errors.Error(text)) for text in find(js, self.handlers)]
             for schedule in self.schedules:
                 with collected(f"schedule {schedule.name}: "):
                     changes = schedule.clock_changes()

@@ -189,7 +189,7 @@ def test_a_busy_queue_agrees(worker, js):
 def test_calls_of_an_unknown_task_are_reported_beside_missing_streams(worker):
     """Both by `check` and by `verify`."""
     worker.task(name="gone")(print).delay()
-    del worker.queues.in_use[0][1].tasks["gone"]
+    del worker.queues.in_use[0].tasks["gone"]
     for number in range(8):
         worker.queue(f"other{number}", stream=f"OTHER{number}", subject=f"other{number}")
         worker.task(name=f"other{number}", queue=f"other{number}")(print)

@@ -333,7 +333,7 @@ def _updated(config: ConsumerConfig, source: Source) -> ConsumerConfig:
     if source.ack_wait is not None and not config.backoff:
         config = replace(config, ack_wait=source.ack_wait)
     if isinstance(source, Queue):
-        config = replace(config, metadata={**(config.metadata or {}), OWNER: source.owner})
+        config = replace(config, metadata={**(config.metadata or {}), OWNER: source.calls.owner})
     if source.filter_subjects:
         config = replace(config, **filter_fields(source.filter_subjects))
     return config
@@ -357,7 +357,7 @@ def plan_consumer(js: JetStream, source: Source) -> SetupStep | None:
 def _check_owner(config: ConsumerConfig, source: Source) -> None:
     """Refuse the consumer of the queue of another program."""
     if isinstance(source, Queue):
-        check_owner(config.metadata, source.stream, source.consumer, source.owner)
+        check_owner(config.metadata, source.stream, source.consumer, source.calls.owner)
 
 
 def _check_consumer(config: ConsumerConfig, source: Source) -> None:
