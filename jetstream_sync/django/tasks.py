@@ -27,14 +27,7 @@ from ..workers.call_messages import (
     is_call_id,
     new_record,
 )
-from ..workers.calls import (
-    URGENT,
-    CallBucket,
-    CallQueue,
-    NewCall,
-    TaskState,
-    sent_record,
-)
+from ..workers.calls import URGENT, CallBucket, CallQueue, NewCall, TaskState, sent_record
 from ..workers.checks import check_option, check_token
 from ..workers.errors import NoCallError, TaskArgumentsError, misfit
 from ..workers.flows import MEMBERS, Call

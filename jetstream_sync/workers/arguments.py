@@ -16,27 +16,10 @@ from datetime import datetime, time
 from decimal import Decimal
 from enum import Enum
 from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Final,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union, cast, get_args, get_origin
 
 from .. import codec, errors
-from ..converters import (
-    MISFITS,
-    Convert,
-    check_numbers,
-    converter,
-    is_choice,
-    resolved,
-    to_json,
-)
+from ..converters import MISFITS, Convert, check_numbers, converter, is_choice, resolved, to_json
 from ..options import signature_of
 from .checks import implementation
 from .context import is_context
@@ -73,9 +56,13 @@ def payload_type(function: Callable[..., object], *, of_items: bool) -> Any:
     annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
     if annotation is inspect.Parameter.empty or is_context(annotation):
         return Any
-    inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
-    annotation = resolved(annotation, getattr(inner, "__globals__", {}))
+    annotation = resolved(annotation, getattr(_inner(function), "__globals__", {}))
     return next(iter(get_args(annotation)), Any) if of_items else annotation
+
+
+def _inner(function: Callable[..., object]) -> Callable[..., Any]:
+    """Return what has the code of a function, inside of partials and decorators."""
+    return inspect.unwrap(cast("Callable[..., Any]", implementation(function)))
 
 
 def may_be(annotation: Any, kind: type) -> bool:
@@ -94,7 +81,7 @@ def may_be(annotation: Any, kind: type) -> bool:
 
 def converted(function: Callable[..., object], value: Any) -> Any:
     """Return a value from JSON as an object of the return annotation of a function, if it fits."""
-    inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
+    inner = _inner(function)
     with suppress(*MISFITS):
         annotation = signature_of(inner).return_annotation
         if annotation is not inspect.Parameter.empty:
@@ -134,8 +121,7 @@ class Arguments:
         self._sent = self._signature.replace(
             parameters=[parameter for parameter in parameters if parameter.name not in self.context]
         )
-        inner = inspect.unwrap(cast("Callable[..., object]", implementation(function)))
-        names = getattr(inner, "__globals__", {})
+        names = getattr(_inner(function), "__globals__", {})
         annotations = {
             parameter.name: resolved(parameter.annotation, names)
             for parameter in self._sent.parameters.values()

@@ -422,13 +422,6 @@ class CallMessage(NamedTuple):
         return {_SCHEDULE: f"@at {self.at.isoformat()}", SCHEDULE_TARGET: self.address.now}
 
 
-def call_message(
-    address: CallAddress, record: CallRecord, at: datetime | None, *, whole: bool
-) -> CallMessage:
-    """Return the message of a call; see `payload_of`."""
-    return CallMessage(address, payload_of(record, whole=whole), address.now, at)
-
-
 def payload_of(record: CallRecord, *, whole: bool) -> bytes:
     """Return the payload of the message of a call: the ``whole`` record, or the arguments and the expiry."""
     if whole:

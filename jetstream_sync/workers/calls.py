@@ -41,8 +41,8 @@ from .call_messages import (
     CallStatus,
     FlowPlace,
     call_id,
-    call_message,
     parked_subject,
+    payload_of,
     schedule_subject,
     sent_revision,
     utc_now,
@@ -89,6 +89,8 @@ _FIRST_STORE_DELAY_S: Final = 0.1
 _MAX_STORE_DELAY_S: Final = 2.0
 
 T = TypeVar("T")
+#: Returns the next record of a call, or raises `CallEndedError`.
+Change = Callable[[CallRecord], CallRecord]
 
 
 class SentCall(NamedTuple):
@@ -335,7 +337,7 @@ class NewCall(NamedTuple):
         """Return its message."""
         address = self.queue.of(self.record).address(self.task, self.record.id)
         whole = self.whole or self.states is not None
-        return call_message(address, self.record, self.at, whole=whole)
+        return CallMessage(address, payload_of(self.record, whole=whole), address.now, self.at)
 
 
 class CallStates(ABC):
@@ -367,11 +369,7 @@ class CallStates(ABC):
 
     @abstractmethod
     def change(
-        self,
-        call: str,
-        sent: CallRecord | None,
-        change: Callable[[CallRecord], CallRecord],
-        revision: int = 0,
+        self, call: str, sent: CallRecord | None, change: Change, revision: int = 0
     ) -> tuple[CallRecord, int, int]:
         """
         Change the record of a call, and return it with its revision and its size in bytes.
@@ -403,9 +401,7 @@ class CallStates(ABC):
         """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
         return self.try_change(call, sent, lambda found: found.after(CallEvent.CANCEL)) is not None
 
-    def try_change(
-        self, call: str, sent: CallRecord | None, change: Callable[[CallRecord], CallRecord]
-    ) -> CallRecord | None:
+    def try_change(self, call: str, sent: CallRecord | None, change: Change) -> CallRecord | None:
         """Change the record of a call, and return it; ``None``: it has ended, is unknown, or refuses the change."""
         try:
             return self.change(call, sent, change)[0]
@@ -543,11 +539,7 @@ class CallBucket(CallStates):
                     return found
 
     def change(
-        self,
-        call: str,
-        sent: CallRecord | None,
-        change: Callable[[CallRecord], CallRecord],
-        revision: int = 0,
+        self, call: str, sent: CallRecord | None, change: Change, revision: int = 0
     ) -> tuple[CallRecord, int, int]:
         """As `CallStates.change`."""
         found, size = sent, 0

@@ -43,7 +43,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
@@ -58,8 +58,9 @@ from .call_messages import parked_attempts
 from .logs import log
 
 if TYPE_CHECKING:
-    from .. import Connection, Headers, JetStreamMsg, Metadata
+    from .. import Connection, JetStreamMsg, Metadata
     from ..net.clock import Deadline
+    from .source import Reply
 
 #: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
 MIN_WAIT_S: Final = 3.0
@@ -400,12 +401,7 @@ class Settler(Protocol):
     def term(self, delivery: LeasedMessage, reason: str) -> bool:
         """End the deliveries of a message, for a reason of one line; return as `ack`."""
 
-    def reply(
-        self,
-        subject: str,
-        payload: bytes,
-        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
-    ) -> None:
+    def reply(self, subject: str, reply: Reply) -> None:
         """Publish the reply of a handler; it is sent before an acknowledgement that follows."""
 
 
@@ -488,14 +484,9 @@ class Settlements:
             self._transmit(token, pending)
         return True
 
-    def reply(
-        self,
-        subject: str,
-        payload: bytes,
-        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
-    ) -> None:
+    def reply(self, subject: str, reply: Reply) -> None:
         """As `Settler.reply`."""
-        self._nc.publish(subject, payload, headers=headers)
+        self._nc.publish(subject, reply.payload, headers=reply.headers)
 
     def _transmit(self, token: int, pending: _Pending) -> None:
         """Send a settlement, unless the connection is down or the lease is lost."""

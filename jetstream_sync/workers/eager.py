@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import errors
 from .call_messages import CallRecord, payload_of
-from .calls import CallStates, NewCall
+from .calls import CallStates, Change, NewCall
 from .context import CallProgress
 from .errors import CallEndedError
 from .flows import Flows
@@ -93,11 +93,7 @@ class MemoryCalls(CallStates):
         return record
 
     def change(
-        self,
-        call: str,
-        sent: CallRecord | None,
-        change: Callable[[CallRecord], CallRecord],
-        revision: int = 0,
+        self, call: str, sent: CallRecord | None, change: Change, revision: int = 0
     ) -> tuple[CallRecord, int, int]:
         """Change the record of a call, and return it, as if it had revision 0."""
         record = self._records.get(call, sent)

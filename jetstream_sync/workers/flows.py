@@ -24,16 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from .. import errors
 from ..converters import to_json
-from .call_messages import (
-    CallEvent,
-    CallRecord,
-    CallStatus,
-    FlowParent,
-    FlowPlace,
-)
-from .calls import (
-    CallStates,
-)
+from .call_messages import CallEvent, CallRecord, CallStatus, FlowParent, FlowPlace
+from .calls import CallStates
 from .checks import check_option
 from .errors import CallBusyError, NoCallError, TaskError
 from .steps import BLOCK, PAYLOAD, RunOrder, Suspended, member_key, order_of_run, wait_key

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from .. import StorageType, errors
 from ..exact import exact
 from .arguments import Arguments
-from .call_messages import CallAddress, FlowPlace, call_id, call_message
+from .call_messages import CallAddress, CallMessage, FlowPlace, call_id
 from .calls import (
     URGENT,
     CallBucket,
@@ -438,8 +438,7 @@ class QueueFlows(Flows):
             time = datetime.fromtimestamp(at, timezone.utc)
             suffix += f"#{uuid.uuid4().hex}"
         address = queue.address(place.handler, record.id)
-        message = call_message(address, record, time, whole=True)
-        queue.store(message._replace(msg_id=message.msg_id + suffix))
+        queue.store(CallMessage(address, record.to_json(), address.now + suffix, time))
 
     def has_message(self, record: CallRecord, seq: int) -> bool:
         """Return whether a message of a call is stored."""

@@ -389,7 +389,7 @@ def check_schedules(
         if stream is None:
             name = js.find_stream_name_by_subject(schedule.subject)
             stream = streams[name] = js.get_stream(name)
-            filters[name] = list(_filters(js, name, sources))
+            filters[name] = list(filters_in(js, name, sources))
         subject = _subject(stream.name, worker, schedule.name)
         check_place(stream, subject, filters[stream.name])
         found.append((schedule, stream))
@@ -408,16 +408,11 @@ def require_level(js: JetStream, level: int) -> None:
         raise errors.ServerTooOldError("schedules", needs, f"one at API level {known}")
 
 
-def check_scheduling(js: JetStream, stream: str, subject: str, sources: Iterable[Source]) -> None:
-    """Check that a stream can have a schedule with this subject, and that no handler receives it."""
-    check_place(js.get_stream(stream), subject, _filters(js, stream, sources))
-
-
 #: The name of a consumer, and its filters.
 _Filters = tuple[str, Sequence[str]]
 
 
-def _filters(js: JetStream, stream: str, sources: Iterable[Source]) -> Iterator[_Filters]:
+def filters_in(js: JetStream, stream: str, sources: Iterable[Source]) -> Iterator[_Filters]:
     """Yield the consumers of the handlers of a stream with their filters."""
     for source in sources:
         if source.stream != stream or source.group is not None:

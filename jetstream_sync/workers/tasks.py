@@ -30,23 +30,8 @@ from .. import errors
 from ..exact import exact
 from ..options import check_returned
 from .arguments import Arguments, encoded_value
-from .call_messages import (
-    CallFailure,
-    CallRecord,
-    CallStatus,
-    FlowPlace,
-    is_call_id,
-    new_record,
-)
-from .calls import (
-    URGENT,
-    CallBucket,
-    CallQueue,
-    CallStates,
-    SentCall,
-    has_expired,
-    sent_call,
-)
+from .call_messages import CallFailure, CallRecord, CallStatus, FlowPlace, is_call_id, new_record
+from .calls import URGENT, CallBucket, CallQueue, CallStates, SentCall, has_expired, sent_call
 from .checks import check_option, check_time, is_number
 from .errors import Reject, TaskError, misfit
 from .flows import MEMBERS, Call

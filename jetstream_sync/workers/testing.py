@@ -21,17 +21,11 @@ from .calls import TaskState
 from .checks import check_option
 from .context import Context, RunState
 from .dead_letters import DeadLetterWriter
-from .deliveries import (
-    DeliveryState,
-    Lease,
-    LeasedMessage,
-    Origin,
-    lease_clock,
-)
+from .deliveries import DeliveryState, Lease, LeasedMessage, Origin, lease_clock
 from .eager import MemoryCalls
 from .observer import Observer
 from .runtime.processing import Parts, Processor
-from .source import Source, Work
+from .source import Reply, Source, Work
 from .steps import Suspended
 from .tasks import Task
 
@@ -183,14 +177,10 @@ class _SettlementRecorder:
     def send_acks(self) -> None:
         """Send nothing: acknowledgements do not wait."""
 
-    def reply(
-        self,
-        subject: str,
-        payload: bytes,
-        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
-    ) -> None:
+    def reply(self, subject: str, reply: Reply) -> None:
+        headers = Headers(reply.headers or {})
         message = PublishedMessage(
-            subject=subject, data=payload, headers=Headers(headers or {}), msg_id=None
+            subject=subject, data=reply.payload, headers=headers, msg_id=None
         )
         self.replies.append(message)
 

@@ -29,14 +29,7 @@ from .logs import log
 from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
 from .operations.health import Monitor
 from .operations.heartbeat import SupervisorLink, supervisor_link
-from .options import (
-    OPTIONS,
-    QueueOptions,
-    TaskOptions,
-    WorkerOptions,
-    refuse_unknown,
-    register,
-)
+from .options import OPTIONS, QueueOptions, TaskOptions, WorkerOptions, refuse_unknown, register
 from .queues import TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, occupied_buckets, plan_resources, resources_of
 from .run import WorkerRun, existing_objects_kept, monitoring

@@ -23,7 +23,7 @@ from ..checks import check_option, short_digest
 from ..deliveries import MIN_WAIT_S
 from ..logs import log
 from ..resources import SetupStep
-from ..schedules import AT_LEVEL, check_place, check_scheduling, require_level
+from ..schedules import AT_LEVEL, check_place, filters_in, require_level
 from ..source import Queue, Source, start_of
 from ..verdicts import MAX_EXTRA_DELIVERIES
 
@@ -549,18 +549,21 @@ def check_dead_letters(js: JetStream, source: Source, stream: str) -> None:
 
 def _can_park(stream: Stream, consumer: ConsumerConfig) -> bool:
     """Return whether messages of a consumer can wait in its stream."""
-    name = consumer.durable_name or ""
     with suppress(errors.InvalidOptionError):
-        check_place(stream, parked_subject(stream.name, f"{name}.1"), [(name, consumer.filters)])
-        return stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
+        _check_parking(stream, [(consumer.durable_name or "", consumer.filters)])
+        return True
     return False
 
 
 def check_parking(js: JetStream, source: Source) -> None:
     """Check that messages of a handler can wait in its stream."""
     require_level(js, AT_LEVEL)
-    stream = source.stream
-    retention = js.get_stream(stream).cached_info.config.retention
-    rule = f"stream {stream} must be a work queue: messages wait in it"
+    consumers = list(filters_in(js, source.stream, [source]))
+    _check_parking(js.get_stream(source.stream), consumers)
+
+
+def _check_parking(stream: Stream, consumers: Sequence[tuple[str, Sequence[str]]]) -> None:
+    retention = stream.cached_info.config.retention
+    rule = f"stream {stream.name} must be a work queue: messages wait in it"
     check_option("retention", str(retention), retention == RetentionPolicy.WORK_QUEUE, rule)
-    check_scheduling(js, stream, parked_subject(stream, f"{source.consumer}.1"), [source])
+    check_place(stream, parked_subject(stream.name, f"{consumers[0][0]}.1"), consumers)

@@ -682,7 +682,7 @@ class Processor(Outcomes):
         problem = "subjects of the server are refused" if subject.startswith("$") else ""
         if not problem:
             try:
-                self._shared.settlements.reply(subject, reply.payload, reply.headers)
+                self._shared.settlements.reply(subject, reply)
             except Exception as error:  # noqa: BLE001 - another run would repeat what has succeeded
                 problem = f"{type(error).__name__}: {one_line(error)}"
         if problem:
