@@ -390,13 +390,6 @@ class CallStates(ABC):
     def progress(self, call: str) -> CallProgress | None:
         """Return how far the last run of a call is, as far as it is stored; ``None``: it is not."""
 
-    def status(self, call: str) -> str | None:
-        """Return the status of a call; ``None``: it has no record. Otherwise raises as `read`."""
-        try:
-            return self.read(call).status
-        except (errors.KeyNotFoundError, NoCallError):
-            return None
-
     def cancel(self, call: str, sent: CallRecord | None = None) -> bool:
         """Cancel a call that is not running; return whether it was. ``sent`` counts if there is no record."""
         return self.try_change(call, sent, lambda found: found.after(CallEvent.CANCEL)) is not None

@@ -23,7 +23,6 @@ from .calls import (
     URGENT,
     CallBucket,
     CallQueue,
-    CallStates,
     NewCall,
     SentCall,
     TaskState,
@@ -326,7 +325,7 @@ class TaskQueues:
         eager = self.eager()
         if eager is not None:
             eager.put(call)
-            return TaskResult(task, record.id, None if task.states is None else eager.calls)
+            return self.result(task, record.id)
         if task.unique is not None:
             task.queue.prepare()
             known = task.unique.claim(record)
@@ -373,11 +372,10 @@ class TaskQueues:
             raise
         return None
 
-    def states_of(self, task: Task[Any, Any]) -> CallStates | None:
-        """Return the states of the calls of a task; ``None``: it has no results."""
+    def result(self, task: Task[P, R], call: str) -> TaskResult[R]:
+        """Return the call of a task with an id."""
         eager = self.eager()
-        found: CallStates | None = task.states
-        return found if eager is None or found is None else eager.calls
+        return TaskResult(task, call, eager.calls if eager and task.states else task.states)
 
     def states_in(self, results: str) -> CallBucket:
         """Return the states of the calls of a bucket; raise `InvalidOptionError` if no task has it."""

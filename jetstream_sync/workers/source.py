@@ -390,7 +390,7 @@ class Source(SourceOptions):
     @property
     def is_ordered(self) -> bool:
         """Whether a message keeps its place in the stream; true unless it is a call without a key."""
-        return True
+        return not isinstance(self, Queue) or self.key is not None or self.is_pinned
 
     @property
     def ahead(self) -> int:
@@ -589,11 +589,6 @@ class Queue(Source):
     """Where its calls are sent."""
     urgent: bool = field(repr=False, default=False)
     """Whether it has the urgent calls of another queue."""
-
-    @property
-    def is_ordered(self) -> bool:
-        """As `Source.is_ordered`."""
-        return self.key is not None or self.is_pinned
 
     @property
     def works(self) -> Sequence[Work]:

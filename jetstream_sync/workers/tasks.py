@@ -341,7 +341,7 @@ class Task(Generic[P, R]):
             InvalidOptionError: the id is too long, or has other characters than those of a call.
 
         """
-        return TaskResult(self, _checked_id(task_id), self._owner.states_of(self))
+        return self._owner.result(self, _checked_id(task_id))
 
     def call(self, *args: Any, **kwargs: Any) -> Call[TaskResult[R]]:
         """

@@ -417,6 +417,9 @@ class Outcomes:
 class Processor(Outcomes):
     """Processes the messages for one work; several threads call it at a time."""
 
+    #: Has a thread process a delivery again that has waited for a limit; set by the router of a queue.
+    run_again: Callable[[LeasedMessage], object]
+
     def __init__(
         self,
         work: Work,
@@ -693,8 +696,6 @@ class LimitedProcessor(Processor):
     """Processes the calls of a task with a limit of all processes."""
 
     _shared: Shared
-    #: Has a thread process a delivery again; set by the runner of the queue.
-    run_again: Callable[[LeasedMessage], object]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -753,7 +754,8 @@ class Router(Outcomes):
         queue: Queue,
         shared: Shared,
         dead_letters: DeadLetterWriter | None,
-        processes: HandlerProcesses | None = None,
+        processes: HandlerProcesses | None,
+        run_again: Callable[[LeasedMessage], object],
     ) -> None:
         super().__init__(queue.unknown, queue, shared, dead_letters)
         self.observer = shared.observer.of(queue)
@@ -768,17 +770,12 @@ class Router(Outcomes):
         }
         for processor in self._tasks.values():
             processor.unfit, processor.breaker = self.unfit, self.breaker
+            processor.run_again = run_again
         # The modules of the tasks, as in their names, and those that were reported as unknown.
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
         }
         self._ticks = Ticks(shared.js, queue, shared.is_stopping, shared.leases)
-
-    def resume_with(self, run_again: Callable[[LeasedMessage], object]) -> None:
-        """Set the function that has a thread process a delivery again."""
-        for processor in self._tasks.values():
-            if isinstance(processor, LimitedProcessor):
-                processor.run_again = run_again
 
     def happened_here(self, delivery: LeasedMessage) -> bool:
         """As `Outcomes.happened_here`."""

@@ -73,8 +73,7 @@ class Runner:
         #: Runs the work of each message.
         self.processor: Processor | Router
         if isinstance(source, Queue):
-            self.processor = Router(source, shared, dead_letters, self.processes)
-            self.processor.resume_with(self._run_again)
+            self.processor = Router(source, shared, dead_letters, self.processes, self._run_again)
         else:
             assert isinstance(source, Handler)
             self.processor = Processor(source, source, shared, dead_letters, self.processes)
