@@ -90,7 +90,7 @@ class _TaskQueues(TaskQueues):
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""
-        owner = self._owner
+        owner = self.worker
         if owner.eager_calls is None and Config.load().eager:
             owner.eager_calls = owner.new_eager_calls()
             discover()

@@ -61,12 +61,13 @@ from .errors import (
     state_unknown,
 )
 from .logs import log, traceback_text
-from .resources import Creator, Opener, Resource, bucket_opener, delete_on_subject, has_schedules
+from .resources import Creator, Opener, bucket_opener, delete_on_subject, has_schedules
 from .steps import PAYLOAD, StepBucket, StepStore, Suspended
 from .tracing import publishing
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, KeyValue, KeyValueEntry, Stream
+    from .queues import TaskQueues
 
 #: How long a bucket that is created for results keeps them.
 _RESULT_TTL: Final = timedelta(days=1)
@@ -161,41 +162,31 @@ class CallQueue:
     Where the calls of a queue are sent: its stream and its subjects.
 
     Args:
-        connection: returns the connection of this process for sending.
-        namespace: the name of the worker.
+        queues: the queues of the worker.
         name: the name of the queue.
-        owner: the program of the worker, which the metadata of the consumer has.
         stream: the name of the stream.
         subject: the first token of its subjects.
-        create: creates what is missing of some resources.
 
     """
 
-    def __init__(
-        self,
-        connection: Callable[[], Connection],
-        namespace: str,
-        name: str,
-        *,
-        owner: str,
-        stream: str,
-        subject: str,
-        create: Creator,
-    ) -> None:
+    def __init__(self, queues: TaskQueues, name: str, stream: str, subject: str) -> None:
         check_token("subject", subject)
         check_token("queue", name)
-        self.connection = connection
+        self._queues = queues
+        #: Returns the connection of this process for sending.
+        self.connection: Callable[[], Connection] = queues.sender
         self.name = name
         self.stream = stream
-        self.owner = owner
+        #: The program of the worker, which the metadata of the consumer has.
+        self.owner: str = queues.worker.program
         #: Where its urgent calls are sent; ``None``: it has none.
         self.urgent: CallQueue | None = None
         self._subject = subject
-        self._create = create
-        self.rename(namespace)
+        self.rename()
 
-    def rename(self, namespace: str) -> None:
-        """Use another name of the worker from now on."""
+    def rename(self) -> None:
+        """Use the present name of the worker from now on."""
+        namespace = self._queues.worker.name
         #: What the subjects of the calls begin with.
         self.prefix: str = f"{self._subject}.{namespace}.{self.name}."
         #: The durable name of its consumer.
@@ -211,23 +202,21 @@ class CallQueue:
         """Return the subjects of a call."""
         return CallAddress(f"{self.prefix}{task}.{call}")
 
-    def resources(self, nc: Connection) -> list[Resource]:
+    def resource(self, nc: Connection) -> StreamConfig:
         """Return the config of the stream, as far as the server supports it."""
         schedules = (schedule_subject(self.stream), parked_subject(self.stream))
-        return [
-            StreamConfig(
-                name=self.stream,
-                subjects=[f"{self._subject}.>", *schedules],
-                retention=RetentionPolicy.WORK_QUEUE,
-                allow_rollup_hdrs=True,
-                allow_direct=True,
-                allow_msg_schedules=has_schedules(nc) or None,
-            )
-        ]
+        return StreamConfig(
+            name=self.stream,
+            subjects=[f"{self._subject}.>", *schedules],
+            retention=RetentionPolicy.WORK_QUEUE,
+            allow_rollup_hdrs=True,
+            allow_direct=True,
+            allow_msg_schedules=has_schedules(nc) or None,
+        )
 
     def _open(self, nc: Connection) -> JetStream:
         js = nc.jetstream()
-        self._create(nc, self.resources(nc))
+        self._queues.create(nc, [self.resource(nc)])
         with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
             found = js.consumer_info(self.stream, self.consumer).config.metadata
             check_owner(found, self.stream, self.consumer, self.owner)

@@ -86,17 +86,19 @@ class TaskQueues:
 
     def __init__(
         self,
-        owner: Worker,
+        worker: Worker,
         *,
         complete: Callable[[dict[str, Any]], dict[str, Any]],
         add_source: Callable[[Source], object],
         sender: Callable[[], Connection],
     ) -> None:
-        self._owner = owner
+        #: The worker.
+        self.worker: Worker = worker
         # Checks and completes the options of a source.
         self._complete = complete
         self._add_source = add_source
-        self._sender = sender
+        #: Returns the connection of this process for sending.
+        self.sender: Callable[[], Connection] = sender
         #: The tasks by name.
         self.tasks: dict[str, Task[..., Any]] = {}
         self._queues: dict[str, Queue] = {}
@@ -118,7 +120,7 @@ class TaskQueues:
         refuse_unknown("queue", options, OPTIONS["queue"])
         where = QueueOptions(**options)
         own = {option: getattr(where, option) for option in SOURCE_OPTIONS}
-        owner = self._owner
+        owner = self.worker
         owner.check_name()
         check_token("name", owner.name)
         concurrency = owner.concurrency if where.concurrency is None else where.concurrency
@@ -142,16 +144,7 @@ class TaskQueues:
         tasks: dict[str, Work],
         concurrency: int,
     ) -> Queue:
-        owner = self._owner
-        calls = CallQueue(
-            self._sender,
-            owner.name,
-            name,
-            owner=owner.program,
-            stream=where.stream,
-            subject=where.subject,
-            create=self.create,
-        )
+        calls = CallQueue(self, name, where.stream, where.subject)
         place: dict[str, Any] = {"name": name, "stream": where.stream, "consumer": calls.consumer}
         unknown = TaskWork(
             **place,
@@ -193,28 +186,22 @@ class TaskQueues:
         check_token("name", name)
         rule = "is not needed with 'results', which has the state of each call"
         check_option("once", own.once, own.results is None or own.once is None, rule)
-        state, use = RunState(), None
-        calls = self.find(own.queue).calls
-        states = None
+        states, state, use = None, RunState(), None
         if own.results is not None:
-            states = self._states.get(own.results) or CallBucket(
-                self._sender, own.results, self.create
-            )
+            known = self._states.get(own.results)
+            states = known or CallBucket(self.sender, own.results, self.create)
             place = FlowPlace(queue=own.queue, handler=name, results=own.results, steps=True)
             state = TaskState(states, name, place=place if own.steps else None)
+        calls = self.find(own.queue).calls
+        task: Task[..., Any] = self.worker.task_class(function, name, calls, states, self)
         if own.limit is not None:
-            limits = self._owner.shared_limits
-            known = f"must be one of {sorted(limits)}: define it with limit(scope='cluster') before"
-            check_option("limit", own.limit, own.limit in limits, known)
-            use = limit_use(limits[own.limit], own.limit_key, name, function)
-        unique = None
+            limits = self.worker.shared_limits
+            rule = f"must be one of {sorted(limits)}: define it with limit(scope='cluster') before"
+            check_option("limit", own.limit, own.limit in limits, rule)
+            use = limit_use(limits[own.limit], own.limit_key, task)
         if own.unique is not None:
-            create = self.create
-            by = own.unique_by
-            unique = UniqueCalls(name, own.unique, by, function, calls, states, create)
-            state = UniqueState(state, unique)
-        task: Task[..., Any] = self._owner.task_class(function, name, calls, states, self)
-        task.unique = unique
+            task.unique = UniqueCalls(task, own.unique, own.unique_by, self.create)
+            state = UniqueState(state, task.unique)
         options = {option: getattr(own, option) for option in own_names(WorkOptions)}
         options |= {"name": name, "function": function, "state": state, "shared_limit": use}
         options |= {"run_call": task.run_call, "run_payload": task.run_payload}
@@ -248,7 +235,7 @@ class TaskQueues:
 
     def rename(self, name: str) -> None:
         """Give the worker another name, also in the subjects and consumers of what is defined already."""
-        name, owner = exact(name), self._owner
+        name, owner = exact(name), self.worker
         if self._queues:
             check_token("name", name)
         owner.name = name
@@ -257,7 +244,7 @@ class TaskQueues:
         for queue, source in self._queues.items():
             calls, tasks = source.calls, source.tasks
             before = calls.prefix
-            calls.rename(name)
+            calls.rename()
             for task_name, item in () if source.urgent else tasks.items():
                 tasks[task_name] = replace(item, consumer=calls.consumer)
                 if task_name in self.tasks:
@@ -280,12 +267,12 @@ class TaskQueues:
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the streams and buckets."""
-        streams = [resource for queue in self.in_use for resource in queue.calls.resources(nc)]
+        streams = [queue.calls.resource(nc) for queue in self.in_use]
         schedules = [item for queue in self._queues.values() for item in queue.ticks.values()]
         leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
         buckets = [states.resource() for states in self._states.values()]
         buckets += [states.steps.resource() for states in self._with_steps()]
-        limits = [limits_resource()] if self._owner.shared_limits else []
+        limits = [limits_resource()] if self.worker.shared_limits else []
         keys = [unique_resource()] if any(task.unique for task in self.tasks.values()) else []
         return [*streams, *buckets, *leases, *limits, *keys]
 
@@ -314,7 +301,7 @@ class TaskQueues:
 
     def create(self, nc: Connection, resources: Sequence[Resource]) -> None:
         """Create what is missing of some streams and buckets, unless the worker must not."""
-        owner = self._owner
+        owner = self.worker
         if owner.ensure != "none":
             wanted = resources_of([], resources, owner.given, owner.num_replicas)
             create_missing(nc.jetstream(), wanted)
@@ -386,23 +373,20 @@ class TaskQueues:
 
     def eager(self) -> Any:
         """Return what runs calls at once; ``None``: workers do."""
-        return self._owner.eager_calls
+        return self.worker.eager_calls
 
 
 def limit_use(
-    rule: SharedLimitRule,
-    key: Callable[[SentCall], Any] | None,
-    task: str,
-    function: Callable[..., Any],
+    rule: SharedLimitRule, key: Callable[[SentCall], Any] | None, task: Task[..., Any]
 ) -> LimitUse:
     """Return how a task uses a limit."""
     if key is None:
         return LimitUse(rule, lambda _: rule.name)
-    arguments, value_of = Arguments(function), key
+    arguments, value_of = Arguments(task.function), key
 
     def key_of_payload(data: bytes) -> str:
         call = sent_call(data)
-        named = arguments.named(task, call.args, call.kwargs)
+        named = arguments.named(task.name, call.args, call.kwargs)
         return key_of(rule.name, value_of(call._replace(kwargs=named)))
 
     return LimitUse(rule, key_of_payload)

@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ from .. import StreamConfig, errors
 from ..net.clock import BackoffDelay, Deadline
 from .arguments import Arguments, ordered_json
 from .call_messages import call_id, is_call_id
-from .calls import CallQueue, CallStates, sent_call
+from .calls import CallStates, sent_call
 from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState
 from .errors import NoCallError, Reject, StateUnknownError
@@ -34,6 +34,7 @@ from .resources import Creator, Opener, Resource
 if TYPE_CHECKING:
     from .. import JetStreamMsg, Stream
     from .call_messages import CallRecord
+    from .tasks import Task
 
 #: The stream of the keys, and the first token of its subjects. Not a bucket, whose messages cannot be deleted: a
 #: marker would stay for each call.
@@ -57,28 +58,18 @@ class UniqueCalls:
     The keys of the calls of one task.
 
     Args:
-        task: the name of the task.
+        task: the task.
         mode: ``"queued"`` or ``"until_done"``.
         names: the parameters that tell calls apart; empty: all.
-        function: the function of the task.
-        queue: where its calls are.
-        states: the states of its calls.
         create: creates the stream of the keys, which may be deleted at any time.
 
     """
 
     def __init__(
-        self,
-        task: str,
-        mode: str,
-        names: Sequence[str],
-        function: Callable[..., Any],
-        queue: CallQueue,
-        states: CallStates | None,
-        create: Creator,
+        self, task: Task[..., Any], mode: str, names: Sequence[str], create: Creator
     ) -> None:
         check_option("unique", mode, mode in UNIQUE_MODES, f"must be one of {UNIQUE_MODES}")
-        self._arguments = Arguments(function)
+        self._arguments = Arguments(task.function)
         known = self._arguments.names
         ok = not isinstance(names, str) and set(names) <= set(known)
         check_option("unique_by", names, ok, f"must be a list of parameters: {', '.join(known)}")
@@ -86,10 +77,8 @@ class UniqueCalls:
         #: Whether the key is deleted before the function runs.
         self.is_queued: bool = mode == "queued"
         self._names = sorted(names)
-        self._queue = queue
-        self._states = states
         self._opener: Opener[Stream] = Opener(
-            queue.connection,
+            task.queue.connection,
             lambda nc: nc.jetstream().get_stream(UNIQUE_STREAM),
             lambda nc: create(nc, [unique_resource()]),
         )
@@ -99,7 +88,7 @@ class UniqueCalls:
         return self._opener.use(lambda stream: self._claim(stream, record))
 
     def _claim(self, stream: Stream, record: CallRecord) -> str:
-        js = self._queue.connection().jetstream()
+        js = self._task.queue.connection().jetstream()
         subject, own = self._subject(record.args, record.kwargs), record.id.encode()
         delays, last, known = BackoffDelay(_FIRST_DELAY_S, _MAX_DELAY_S), 0, 0
         sending = Deadline(_SENDING_S)
@@ -125,11 +114,12 @@ class UniqueCalls:
 
     def _is_stored(self, call: str) -> bool:
         """Return whether a call waits or runs."""
-        if self._states is not None:
+        states = self._task.states
+        if states is not None:
             with suppress(errors.KeyNotFoundError, NoCallError):
-                if self._states.read(call).has_ended:
+                if states.read(call).has_ended:
                     return False
-        return self._queue.find(self._task, call) is not None
+        return self._task.queue.find(self._task.name, call) is not None
 
     def release(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Delete the key of a call, unless another one has it."""
@@ -146,7 +136,7 @@ class UniqueCalls:
     def _subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         given = self._arguments.given(args, kwargs)
         values = sorted(item for item in given.items() if item[0] in self._names or not self._names)
-        key = ordered_json([self._queue.prefix, self._task, values])
+        key = ordered_json([self._task.queue.prefix, self._task.name, values])
         return f"{_SUBJECT}.{short_digest(key, 32)}"
 
 
