@@ -513,7 +513,7 @@ def _letter_of(
 class DeadLetterWriter:
     """Publishes dead letters to a stream."""
 
-    def __init__(self, js: Publishing, target: DeadLetterTarget, worker: str) -> None:
+    def __init__(self, js: Publishing, worker: str, target: DeadLetterTarget) -> None:
         self._js = js
         self._choose = None if isinstance(target, str) else target
         self._stream = target if isinstance(target, str) else None

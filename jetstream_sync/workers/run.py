@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
@@ -126,6 +127,7 @@ class WorkerRun:
             js=self._js,
             keeper=self._keeper,
             settlements=self._settlements,
+            dead_letters=partial(DeadLetterWriter, self._js, worker.name),
             middleware=(*tracing_middleware(worker.trace), *worker.middleware),
             observer=observer,
             is_stopping=lambda: monitor.is_stopping,
@@ -222,11 +224,8 @@ class WorkerRun:
         consumer, puller = receiver_of(self._js, source, may_change=may_change)
         if source.needs_parking:
             check_parking(self._js, source)
-        writer = None
-        if source.dead_letters is not None:
-            writer = DeadLetterWriter(self._js, source.dead_letters, self._worker.name)
-            self._check_dead_letters(source)
-        return Runner(source, self._shared, consumer, puller, writer)
+        self._check_dead_letters(source)
+        return Runner(source, self._shared, consumer, puller)
 
     def _check_dead_letters(self, source: Source) -> None:
         # Without a place for its dead letter, a message that fails is delivered again and again.

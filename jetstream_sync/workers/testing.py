@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from .. import ConsumerConfig, Headers, JetStreamMsg, PubAck, errors
@@ -327,6 +328,7 @@ class TestClient:
         parts = Parts(
             js=publisher,
             settlements=settlements,
+            dead_letters=partial(DeadLetterWriter, dead_letters, self._worker.name),
             middleware=(observe, *self._worker.middleware),
             observer=Observer(self._worker.name, {}, lambda _function: None),
             is_stopping=lambda: stopping,
@@ -334,14 +336,11 @@ class TestClient:
             has_peers=False,
             has_committed=self._worker.has_committed,
         )
-        writer = None
-        if source.dead_letters is not None:
-            writer = DeadLetterWriter(dead_letters, source.dead_letters, self._worker.name)
         state = RunState()
         if work.state.results is not None:
             calls = self._calls or MemoryCalls()
             state = TaskState(calls, work.name, place=getattr(work.state, "place", None))
-        processor = Processor(work, source, parts, writer, state=state)
+        processor = Processor(work, source, parts, state=state)
         if source.max_messages is not None:
             processor.process_batch(list(outcomes))
         else:

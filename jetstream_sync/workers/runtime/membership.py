@@ -18,7 +18,7 @@ import platform
 import re
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ... import ConsumerConfig, ElasticConsumerGroup, StaticConsumerGroup, errors
 from ...lease_times import LeaseTimes
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from ... import ConsumerInfo, GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
     from ..deliveries import LeasedMessage
+    from .threads import Runner
 
 #: Seconds after which a member that is absent is dropped.
 _ABSENT_S: Final = 60.0
@@ -170,8 +171,8 @@ class GroupPuller(Puller):
 
     _consumer: GroupConsumer
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
         # --- under the lock of the held messages ---
         self._handle: GroupConsumeHandle | None = None
 

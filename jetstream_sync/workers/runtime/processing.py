@@ -44,7 +44,7 @@ from ..call_messages import (
 )
 from ..checks import unwrapped
 from ..context import CallProgress, Context, ContextActions, Publishing, RunState
-from ..dead_letters import DeadLetterWriter, copied_headers, one_line
+from ..dead_letters import DeadLetterTarget, DeadLetterWriter, copied_headers, one_line
 from ..deliveries import (
     LeasedMessage,
     LeaseKeeper,
@@ -132,6 +132,8 @@ class Parts:
     """Called with an error that must end the worker."""
     has_committed: Callable[[Context], bool]
     """As `Worker.has_committed`."""
+    dead_letters: Callable[[DeadLetterTarget], DeadLetterWriter]
+    """Returns what stores dead letters."""
     has_peers: bool = True
     """Whether processes of other versions may take what does not fit this one."""
     soft_timeouts: SoftTimeouts = field(default_factory=SoftTimeouts)
@@ -189,17 +191,13 @@ class Outcomes:
     """Performs the verdicts on the messages for one work, and counts them; several threads call it at a time."""
 
     def __init__(
-        self,
-        work: Work,
-        source: Source,
-        shared: Parts,
-        dead_letters: DeadLetterWriter | None,
-        state: RunState | None = None,
+        self, work: Work, source: Source, shared: Parts, state: RunState | None = None
     ) -> None:
         self._work = work
         self._source = source
         self._shared = shared
-        self._dead_letters = dead_letters
+        target = source.dead_letters
+        self._dead_letters = None if target is None else shared.dead_letters(target)
         self.observer: WorkObserver = shared.observer.of(work)
         #: Pauses the source while all messages fail; a queue and its tasks share it.
         self.breaker: CircuitBreaker = CircuitBreaker(work.name, source.concurrency)
@@ -425,11 +423,10 @@ class Processor(Outcomes):
         work: Work,
         source: Source,
         shared: Parts,
-        dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None = None,
         state: RunState | None = None,
     ) -> None:
-        super().__init__(work, source, shared, dead_letters, state)
+        super().__init__(work, source, shared, state)
         self._processes = processes
         self._settlements = shared.settlements
         self._timeout = work.timeout
@@ -753,18 +750,17 @@ class Router(Outcomes):
         self,
         queue: Queue,
         shared: Shared,
-        dead_letters: DeadLetterWriter | None,
         processes: HandlerProcesses | None,
         run_again: Callable[[LeasedMessage], object],
     ) -> None:
-        super().__init__(queue.unknown, queue, shared, dead_letters)
+        super().__init__(queue.unknown, queue, shared)
         self.observer = shared.observer.of(queue)
         self._queue = queue
         #: Number of deliveries of calls of unknown tasks, by task.
         self.unknown_tasks: dict[str, int] = {}
         self._tasks = {
             name: (LimitedProcessor if work.shared_limit else Processor)(
-                work, queue, shared, dead_letters, processes
+                work, queue, shared, processes
             )
             for name, work in queue.tasks.items()
         }

@@ -39,14 +39,14 @@ from ...locks import new_lock
 from ...net.clock import BackoffDelay, Deadline
 from ...options import check_returned
 from ..deliveries import Lease, LeasedMessage, Origin, delivery_number, lease_clock
-from ..limits import CircuitBreaker
 from ..logs import log
-from ..source import Source, acceptor
+from ..source import acceptor
 from .consumers import WorkerConsumer
-from .processing import GIVE_BACK_S, Processor, Router, Shared
+from .processing import GIVE_BACK_S
 
 if TYPE_CHECKING:
     from ... import JetStream, JetStreamMsg, MessageIterator, PriorityOptions
+    from .threads import Runner
 
 #: The delivery from which on a message is started alone.
 SUSPICIOUS_DELIVERY: Final = 3
@@ -277,16 +277,11 @@ class HeldMessages:
 class PullRequests:
     """Which messages of a handler are requested; used under the lock of the held messages, except `send`."""
 
-    def __init__(
-        self,
-        source: Source,
-        consumer: WorkerConsumer,
-        held: HeldMessages,
-        breaker: CircuitBreaker,
-    ) -> None:
-        self._consumer = consumer
-        self._held = held
-        self._breaker = breaker
+    def __init__(self, runner: Runner) -> None:
+        source = runner.source
+        self._consumer = runner.consumer
+        self._held = runner.held
+        self._breaker = runner.processor.breaker
         self._max_bytes = source.max_bytes
         batch = source.max_messages or 1
         adapts = source.prefetch is None and source.max_messages is None
@@ -358,24 +353,16 @@ class PullRequests:
 class Puller:
     """Requests and receives the messages of one handler."""
 
-    def __init__(
-        self,
-        source: Source,
-        shared: Shared,
-        consumer: WorkerConsumer,
-        held: HeldMessages,
-        processor: Processor | Router,
-        give_back: Callable[..., object],
-    ) -> None:
-        self._source = source
-        self._shared = shared
-        self._consumer = consumer
-        self._held = held
-        self._processor = processor
-        self._give_back = give_back
-        self._observer = shared.observer.of(source)
+    def __init__(self, runner: Runner) -> None:
+        source = self._source = runner.source
+        self._shared = runner.shared
+        self._consumer = runner.consumer
+        self._held = runner.held
+        self._processor = runner.processor
+        self._give_back = runner.give_back
+        self._observer = runner.shared.observer.of(source)
         #: Which messages are requested.
-        self.requests: PullRequests = PullRequests(source, consumer, held, processor.breaker)
+        self.requests: PullRequests = PullRequests(runner)
         self._accepts = acceptor(source.filter_subjects)
         # The reply subjects of messages that are delivered for the first time begin with it (ADR-15).
         self._first = f"$JS.ACK.{source.stream}.{source.consumer}.1.".encode()
@@ -387,7 +374,7 @@ class Puller:
         #: Keeps the pin of a handler that is pinned; ``None``: it is not.
         self.pin: Pin | None = None
         if source.is_pinned:
-            self.pin = Pin(consumer, self._lost_pin)
+            self.pin = Pin(runner.consumer, self._lost_pin)
         #: The error of the last attempt to pull; empty: there was none.
         self.error: str = ""
 
