@@ -291,7 +291,8 @@ class LeaseKeeper:
     """Renews the leases of all held messages of a connection, for any thread; one thread calls `tick`."""
 
     def __init__(self, nc: Connection, on_reconnect: Callable[[], object]) -> None:
-        self._nc = nc
+        #: The connection.
+        self.nc: Connection = nc
         self._on_reconnect = on_reconnect
         #: Number of reconnects, as of the last tick.
         self.reconnects: int = 0
@@ -302,7 +303,7 @@ class LeaseKeeper:
 
     def tick(self) -> None:
         """Renew the leases that are due, except those of handlers over their timeout."""
-        reconnects = self._nc.stats["reconnects"]
+        reconnects = self.nc.stats["reconnects"]
         if reconnects != self.reconnects:
             self.reconnects = reconnects
             self._on_reconnect()
@@ -321,7 +322,7 @@ class LeaseKeeper:
                 delivery.lease = copy(lease)  # the lease of the other messages may be renewed
             else:
                 due.append(delivery)
-        if due and self._nc.is_connected:
+        if due and self.nc.is_connected:
             self._renew(due, reconnects)
 
     def _renew(self, due: list[LeasedMessage], reconnects: int) -> None:
@@ -335,11 +336,11 @@ class LeaseKeeper:
                     renewed.append(delivery)
             if renewed:
                 shortest = min(delivery.lease.times.shortest for delivery in renewed)
-                self._nc.flush(shortest * _PING_FRACTION)
+                self.nc.flush(shortest * _PING_FRACTION)
         except errors.Error as error:
             log.debug("leases were not renewed: %s", error)
             return  # they stay due
-        if self._nc.stats["reconnects"] == reconnects:
+        if self.nc.stats["reconnects"] == reconnects:
             for lease in {delivery.lease for delivery in renewed}:
                 lease.renew(now)
             for delivery in renewed:

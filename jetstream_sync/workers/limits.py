@@ -189,12 +189,7 @@ class Gate:
     """Lets the runs of one handler begin, within its limit and at its rate, which is even."""
 
     def __init__(
-        self,
-        limit: Limit | None,
-        rate: str | None,
-        stopped: threading.Event,
-        *,
-        urgent: bool = False,
+        self, limit: Limit | None, rate: str | None, stopped: threading.Event, urgent: bool
     ) -> None:
         self._limit = limit
         self._urgent = urgent

@@ -200,7 +200,7 @@ class WorkerRun:
             spawn("worker-limits", lambda: self._shared.shared_limits.run(self._ended), fatal)
         for runner in self._runners:
             runner.start()
-        self._monitor.attach(self._nc, self._keeper, self._runners, keeper)
+        self._monitor.attach(self._keeper, self._runners, keeper)
         self._reporter.start(self._nc)
         return True
 

@@ -31,7 +31,6 @@ from ..metrics import (
 )
 
 if TYPE_CHECKING:
-    from ... import Connection
     from ..runtime.threads import Runner
 
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
@@ -115,44 +114,37 @@ class Monitor(HealthSource):
     ) -> None:
         super().__init__(environment)
         self._gauges = gauges
-        self._nc: Connection | None = None
+        # What renews the leases of a worker that runs, and its thread.
+        self._keeper: LeaseKeeper | None = None
+        self._thread: threading.Thread
         #: The handlers of a worker that runs.
         self.runners: Sequence[Runner] = ()
-        self._keeper_thread: threading.Thread | None = None
-        self._keeper: LeaseKeeper | None = None
 
     def attach(
-        self,
-        nc: Connection,
-        keeper: LeaseKeeper,
-        runners: Sequence[Runner],
-        thread: threading.Thread,
+        self, keeper: LeaseKeeper, runners: Sequence[Runner], thread: threading.Thread
     ) -> None:
         """Watch the parts of a worker that runs."""
         keeper.checked_at = lease_clock()  # it may have waited long for the server
-        self._nc, self._keeper, self.runners, self._keeper_thread = nc, keeper, runners, thread
+        self.runners, self._thread, self._keeper = runners, thread, keeper
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
-        if self._nc is None or self.phase is WorkerPhase.STOPPED:
+        if self._keeper is None or self.phase is WorkerPhase.STOPPED:
             return []
         found = []
-        if self._keeper_thread is not None and not self._keeper_thread.is_alive():
+        if not self._thread.is_alive():
             found.append("the thread that renews leases has ended")
-        if self._keeper is not None:
-            limit = _MAX_LEASE_CHECK_S + max(
-                runner.consumer.times.shortest for runner in self.runners
-            )
-            idle = lease_clock() - self._keeper.checked_at
-            if idle > limit:
-                found.append(f"leases were not checked for {idle:.0f} s")
+        longest = max(runner.consumer.times.shortest for runner in self.runners)
+        idle = lease_clock() - self._keeper.checked_at
+        if idle > _MAX_LEASE_CHECK_S + longest:
+            found.append(f"leases were not checked for {idle:.0f} s")
         for runner in self.runners:
             name, threads = runner.source.name, runner.source.concurrency
             if runner.is_stuck:
                 found.append(f"{name}: all {threads} threads exceed the timeout")
             if not runner.pull_alive and self.phase is WorkerPhase.RUNNING:
                 found.append(f"{name}: the thread that pulls messages has ended")
-        if self._nc.is_closed:
+        if self._keeper.nc.is_closed:
             found.append("the connection is closed")
         return found
 
@@ -161,7 +153,7 @@ class Monitor(HealthSource):
         if self.phase is not WorkerPhase.RUNNING:
             return [f"the worker is {self.phase.value}"]
         found = self.not_live()
-        if self._nc is not None and not self._nc.is_connected:
+        if self._keeper is not None and not self._keeper.nc.is_connected:
             found.append("the server is not connected")
         found += [
             f"{runner.source.name}: cannot pull: {runner.puller.error}"

@@ -771,7 +771,7 @@ class Router(Outcomes):
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
         }
-        self._ticks = Ticks(shared.js, queue, shared.is_stopping, shared.leases)
+        self._ticks = Ticks(queue, shared)
 
     def happened_here(self, delivery: LeasedMessage) -> bool:
         """As `Outcomes.happened_here`."""

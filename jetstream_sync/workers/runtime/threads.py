@@ -78,7 +78,7 @@ class Runner:
         self._process: Callable[[LeasedMessage, float], float] = self.processor.process
         if source.limit is not None or source.rate is not None:
             urgent = isinstance(source, Queue) and source.urgent
-            gate = Gate(self._limit, source.rate, self.puller.interrupted, urgent=urgent)
+            gate = Gate(self._limit, source.rate, self.puller.interrupted, urgent)
             self._process = functools.partial(self._process_limited, gate)
         # The messages whose handler was reported as over its timeout; used by the thread of `report_overdue`.
         self._overdue: set[LeasedMessage] = set()
