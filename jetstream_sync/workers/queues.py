@@ -31,7 +31,7 @@ from .calls import (
 )
 from .checks import check_option, check_plain, check_token
 from .context import RunState
-from .errors import Reject, misfit
+from .errors import NoCallError, Reject, misfit
 from .flows import Flows, place_of
 from .limits import LimitUse, SharedLimitRule, key_of, limits_resource
 from .options import OPTIONS, QueueOptions, TaskOptions, own_names, refuse_unknown
@@ -68,8 +68,11 @@ class _UnknownCalls(RunState):
 
     def has_ended(self, message_id: str, message: JetStreamMsg) -> bool:
         """Return whether a call has ended: a process that has the task was killed after that."""
-        states = self._states.values()
-        return any(TaskState(item, "").has_ended(message_id, message) for item in states)
+        for states in self._states.values():
+            with suppress(errors.KeyNotFoundError, NoCallError):
+                if TaskState(states, "").has_ended(message_id, message):
+                    return True
+        return False
 
     def give_up(self, message: JetStreamMsg, reason: str) -> None:
         """Record that a call has failed."""
