@@ -82,6 +82,7 @@ from ..source import (
 )
 from ..steps import Steps, Suspended
 from ..tracing import traced
+from ..unique import Once
 from ..verdicts import (
     ACKED,
     LOST,
@@ -96,7 +97,6 @@ from ..verdicts import (
     unknown_task_verdict,
     verdict_of,
 )
-from .once import Once
 from .ticks import Ticks
 
 if TYPE_CHECKING:
