@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from .context import CallProgress, Context, LogContextFilter
 from .dead_letters import DeadLetter, DeadLetters
+from .deliveries import Reply
 from .errors import (
     BatchError,
     HandlerTimeoutError,
@@ -44,10 +45,10 @@ from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .options import QueueOptions, TaskOptions, WorkerOptions
 from .resources import SetupStep
+from .retries import Backoff
 from .schedules import ScheduleState
-from .source import Handler, Reply
+from .source import Handler
 from .tasks import Task, TaskResult
-from .verdicts import Backoff
 from .worker import CheckResult, Worker
 
 __all__ = [

@@ -27,7 +27,6 @@ from .errors import CallEndedError, NoCallError
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg, StoredMsg
-    from .steps import Suspended
 
 #: Maximum size of the tracebacks in a record, in bytes.
 _MAX_ERRORS: Final = 20_000
@@ -205,8 +204,8 @@ class FlowPlace(codec.Record):
     waiting: str | None = None
     """The step for which the call waits without a message of its own."""
 
-    def parked(self, wait: Suspended) -> FlowPlace:
-        """Return the place of a call that waits."""
+    def parked(self, wait: Any) -> FlowPlace:
+        """Return the place of a call that waits, as a `Suspended` says."""
         own = {} if wait.members is None else {wait.key: len(wait.members)}
         return replace(self, waiting=wait.key, gathered={**(self.gathered or {}), **own})
 

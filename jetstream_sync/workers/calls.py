@@ -61,13 +61,12 @@ from .errors import (
     state_unknown,
 )
 from .logs import log, traceback_text
-from .resources import Creator, Opener, bucket_opener, delete_on_subject, has_schedules
+from .openers import Creator, Opener, bucket_opener, delete_on_subject, has_schedules
 from .steps import PAYLOAD, StepBucket, StepStore, Suspended
 from .tracing import publishing
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, KeyValue, KeyValueEntry, Stream
-    from .queues import TaskQueues
 
 #: How long a bucket that is created for results keeps them.
 _RESULT_TTL: Final = timedelta(days=1)
@@ -162,14 +161,14 @@ class CallQueue:
     Where the calls of a queue are sent: its stream and its subjects.
 
     Args:
-        queues: the queues of the worker.
+        queues: the `TaskQueues` of the worker.
         name: the name of the queue.
         stream: the name of the stream.
         subject: the first token of its subjects.
 
     """
 
-    def __init__(self, queues: TaskQueues, name: str, stream: str, subject: str) -> None:
+    def __init__(self, queues: Any, name: str, stream: str, subject: str) -> None:
         check_token("subject", subject)
         check_token("queue", name)
         self._queues = queues

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from .checks import check_option, check_seconds, is_number
 from .deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
-from .errors import MAX_DELAY_S, LeaseLostError
+from .errors import LeaseLostError
 from .logs import LOGGER_NAME, WorkerLogger
+from .retries import MAX_DELAY_S
 
 if TYPE_CHECKING:
     from .. import Headers, JetStreamMsg, KeyValue, PubAck, Stream
-    from .source import Work
-    from .steps import Steps, Suspended
 
 R = TypeVar("R")
 
@@ -47,16 +46,16 @@ class CallProgress(NamedTuple):
 class ContextActions:
     """What contexts do beside holding their message; the same for all messages of a handler."""
 
-    work: Work
-    """The handler or the task."""
+    work: Any
+    """The `Work`: the handler or the task."""
     message_id: Callable[[LeasedMessage], str]
     publish: Callable[..., Any]
     """As `JetStream.publish`."""
     is_stopping: Callable[[], bool]
     ack: Callable[[LeasedMessage], bool]
     progress: Callable[[LeasedMessage, CallProgress], object]
-    steps: Callable[[Context], Steps]
-    """Returns the steps of a call."""
+    steps: Callable[[Context], Any]
+    """Returns the `Steps` of a call."""
 
 
 class Context:
@@ -115,7 +114,7 @@ class Context:
 
     def __init__(self, delivery: LeasedMessage, actions: ContextActions) -> None:
         self.value = self.call = self.verdict = self.origin = None
-        self._steps: Steps | None = None
+        self._steps: Any = None
         self.value_limit = sys.maxsize
         self._delivery = delivery
         self._actions = actions
@@ -145,7 +144,7 @@ class Context:
         return self._delivery.handler
 
     @property
-    def work(self) -> Work:
+    def work(self) -> Any:
         """
         The handler or the task with its options.
 
@@ -261,9 +260,9 @@ class Context:
     # --- steps ----------------------------------------------------------------------------------
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> Any:
         """
-        The steps of this run of a call.
+        The `Steps` of this run of a call.
 
         :meta private:
         """
@@ -288,7 +287,7 @@ class Context:
         if self._steps is not None and self._steps.suspended is not None:
             raise self._steps.suspended
 
-    def _declared_steps(self) -> Steps:
+    def _declared_steps(self) -> Any:
         rule = "is needed: @worker.task(steps=True, results=...)"
         check_option("steps", False, self.work.state.has_steps, rule)
         return self.steps
@@ -490,8 +489,8 @@ class RunState:
         """Read or record a step of a call, as the method of `StepStore` with this name."""
         raise NotImplementedError
 
-    def suspend(self, context: Context, wait: Suspended) -> None:
-        """Record that a run has ended to wait."""
+    def suspend(self, context: Context, wait: Any) -> None:
+        """Record that a run has ended to wait, as a `Suspended` says."""
         raise NotImplementedError
 
 

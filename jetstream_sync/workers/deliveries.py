@@ -43,7 +43,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ from enum import Enum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from .. import errors
+from .. import Headers, errors
 from ..lease_times import LOST_FRACTION, RENEWAL_FRACTION, LeaseTimes
 from ..locks import new_lock
 from .call_messages import parked_attempts
@@ -60,7 +60,6 @@ from .logs import log
 if TYPE_CHECKING:
     from .. import Connection, JetStreamMsg, Metadata
     from ..net.clock import Deadline
-    from .source import Reply
 
 #: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
 MIN_WAIT_S: Final = 3.0
@@ -81,6 +80,8 @@ _RENEWALS: Final = itertools.cycle(
     ]
 )
 
+#: The header of a message with the subject for a `Reply`.
+REPLY_TO: Final = "Reply-To"
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.
 _CONFIRM_TIMEOUT_S: Final = 5.0
@@ -378,6 +379,25 @@ class _Pending:
     def delivery(self) -> LeasedMessage:
         """The first one, for log records."""
         return self.deliveries[0]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """
+    A return value of a handler for the publisher of the message.
+
+    It is published to the subject in the header ``Reply-To`` of the message, before the message is
+    acknowledged; without the header it is ignored. A subject that begins with ``$`` gets no reply. An
+    error of sending is logged, and the message is acknowledged.
+
+    Args:
+        payload: the payload.
+        headers: names and values.
+
+    """
+
+    payload: bytes = b""
+    headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
 
 
 class Settler(Protocol):

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from .. import errors
 from ..durations import counted
 from ..exact import exact
 from .checks import check_option, is_number
+from .retries import MAX_DELAY_S, MIN_DELAY_S
 
 E = TypeVar("E", bound=BaseException)
-
-#: The shortest delay before a message is delivered again, in seconds: a short failure of a database
-#: must not use up all attempts.
-MIN_DELAY_S: Final = 0.1
-#: The longest delay, 100 years; the server counts in nanoseconds, with 64 bits.
-MAX_DELAY_S: Final = 100 * 365.25 * 86400
 
 # --- raised by handlers, to decide what follows -------------------------------------------------
 

@@ -43,7 +43,7 @@ from .logs import log
 
 if TYPE_CHECKING:
     from .. import KeyValueEntry
-    from .resources import BucketOpener
+    from .openers import BucketOpener
 
 T = TypeVar("T")
 

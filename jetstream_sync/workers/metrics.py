@@ -201,7 +201,7 @@ _ABSENT: Final = {key: gauge.absent for key, gauge in _GAUGES.items()}
 
 def handler_snapshots(runner: Runner) -> Iterator[HandlerSnapshot]:
     """Yield the numbers of a handler, and of the tasks of a queue that have run."""
-    source, observer = runner.source, runner.shared.observer
+    source, observer = runner.source, runner.observer
     where = {"handler": source.name, "stream": source.stream, "consumer": source.consumer}
     read = {key: gauge.read(runner) for key, gauge in _GAUGES.items() if gauge.read is not None}
     yield cast("HandlerSnapshot", where | runner.processor.observer.snapshot() | read)

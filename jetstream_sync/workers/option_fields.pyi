@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from .. import JetStreamMsg, KeyValueConfig, StreamConfig
 from .calls import SentCall
 from .dead_letters import DeadLetterTarget
+from .retries import Backoff
 from .source import Middleware
-from .verdicts import Backoff
 
 class WorkerFields(TypedDict, total=False):
     name: str

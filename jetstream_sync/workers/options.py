@@ -30,13 +30,17 @@ from .checks import (
     parse_address,
 )
 from .dead_letters import DeadLetterTarget
-from .resources import Resource
-from .source import GRACE_S, HANDLER_OPTIONS, Middleware, SourceOptions, WorkOptions
+from .limits import SharedLimitRule
+from .openers import Resource
+from .schedules import Schedule
+from .source import GRACE_S, HANDLER_OPTIONS, Middleware, Source, SourceOptions, WorkOptions
 from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
+    from .. import Connection
     from .calls import SentCall
-    from .worker import Worker
+    from .context import Context
+    from .resources import Wanted
 
 #: The values of the option ``report``.
 REPORTS: Final = ("messages", "stacks")
@@ -196,15 +200,58 @@ class WorkerOptions:
             parse_address(self.http)
 
 
-_created: Final[list[weakref.ref[Worker]]] = []
+class DefinedWorker(WorkerOptions):
+    """A worker with what it defines, for the modules that `Worker` uses."""
+
+    handlers: list[Source]
+    limits: dict[str, int]
+    shared_limits: dict[str, SharedLimitRule]
+    schedules: list[Schedule]
+    process_setup: str
+    eager_calls: Any
+    task_class: type[Any]
+    #: The name of a worker that was given none, and how to give one.
+    default_name: str = "worker"
+    name_example: str = 'Worker(name="shop")'
+
+    def check_name(self) -> None:
+        """Raise `InvalidOptionError` if the worker has no name of its own: programs that share it mix their calls."""
+        rule = (
+            "must be one that no other program of the account has, because the subjects of tasks and schedules "
+            f"contain it: set {self.name_example}"
+        )
+        check_option("name", self.name, self.name != self.default_name, rule)
+
+    def resources(self, nc: Connection) -> Sequence[Wanted]:
+        """Return the streams and buckets of the worker."""
+        raise NotImplementedError
+
+    def new_eager_calls(self) -> Any:
+        """Return what runs calls at once, an `EagerCalls`."""
+        raise NotImplementedError
+
+    def on_thread_end(self) -> None:
+        """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
+
+    def has_committed(self, context: Context) -> bool:
+        """
+        Return whether a run that raised has committed all the same, and set the value of its context.
+
+        Called in the thread of the handler. For subclasses.
+        """
+        del context
+        return False
 
 
-def register(worker: Worker) -> None:
+_created: Final[list[weakref.ref[DefinedWorker]]] = []
+
+
+def register(worker: DefinedWorker) -> None:
     """Remember a worker as long as it exists."""
     _created.append(weakref.ref(worker, _created.remove))
 
 
-def registered() -> list[Worker]:
+def registered() -> list[DefinedWorker]:
     """Return the workers that exist, in the order of their creation."""
     return [worker for item in tuple(_created) if (worker := item()) is not None]
 

@@ -34,19 +34,19 @@ from .context import RunState
 from .errors import NoCallError, Reject, misfit
 from .flows import Flows, place_of
 from .limits import LimitUse, SharedLimitRule, key_of, limits_resource
-from .options import OPTIONS, QueueOptions, TaskOptions, own_names, refuse_unknown
-from .resources import Resource, create_missing, resources_of
+from .openers import Resource
+from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
+from .resources import create_missing, resources_of
+from .retries import Backoff
 from .schedules import LEASES, module_of
 from .source import SOURCE_OPTIONS, Queue, Source, TaskWork, TickRule, Work, WorkOptions
 from .tasks import Task, TaskResult
 from .unique import UniqueCalls, UniqueState, unique_resource
-from .verdicts import Backoff
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg
     from .call_messages import CallRecord
     from .context import Context
-    from .worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,14 +89,14 @@ class TaskQueues:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: DefinedWorker,
         *,
         complete: Callable[[dict[str, Any]], dict[str, Any]],
         add_source: Callable[[Source], object],
         sender: Callable[[], Connection],
     ) -> None:
         #: The worker.
-        self.worker: Worker = worker
+        self.worker: DefinedWorker = worker
         # Checks and completes the options of a source.
         self._complete = complete
         self._add_source = add_source

@@ -33,9 +33,11 @@ from .events import RunEvent, spawn
 from .limits import LIMITS_BUCKET, Limit, SharedLimits
 from .logs import log
 from .observer import Observer
+from .openers import bucket_opener
 from .operations.health import Monitor, Processes, WorkerPhase
 from .operations.heartbeat import SupervisorLink
-from .resources import SetupStep, bucket_opener, create_missing
+from .options import DefinedWorker
+from .resources import SetupStep, create_missing
 from .running import RunningReporter
 from .runtime.consumers import check_dead_letters, check_parking
 from .runtime.membership import receiver_of
@@ -48,7 +50,6 @@ from .tracing import tracing_middleware
 if TYPE_CHECKING:
     from .. import Connection, JetStream
     from .runtime.processes import HandlerProcesses
-    from .worker import Worker
 
 #: Interval at which the lengths of the leases are read again, in seconds.
 _REFRESH_S: Final = 60.0
@@ -99,7 +100,7 @@ class WorkerRun:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: DefinedWorker,
         nc: Connection,
         events: queue.SimpleQueue[RunEvent],
         observer: Observer,
@@ -399,7 +400,7 @@ class _Upkeep:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: DefinedWorker,
         nc: Connection,
         runners: Sequence[Runner],
         schedules: Schedules,

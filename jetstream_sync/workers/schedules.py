@@ -35,7 +35,7 @@ from ..subjects import subject_matches
 from .call_messages import schedule_subject
 from .checks import check_option, check_time, is_number, short_digest, unwrapped
 from .logs import log
-from .resources import delete_on_subject
+from .openers import delete_on_subject
 from .source import Source
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from .. import DeliverPolicy, Headers, KeyValueConfig, StreamConfig, errors
+from .. import DeliverPolicy, KeyValueConfig, StreamConfig, errors
 from ..converters import Convert, converter
 from ..options import check_returned, signature_of
 from ..subjects import check_consumer_name, check_stream_name
@@ -41,7 +41,7 @@ from .context import Context, RunState, is_context
 from .dead_letters import DeadLetterTarget, one_line
 from .errors import DecodeError, Reject, Retry, misfit
 from .limits import LimitUse, rate_interval
-from .verdicts import Backoff, backoff_for
+from .retries import Backoff, backoff_for
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
 Middleware = Callable[[Callable[[], object], Context], object]
-#: The header of a message with the subject for a `Reply`.
-REPLY_TO: Final = "Reply-To"
+
 
 #: How long a message is given back that does not fit the process, in seconds: as long as a deploy may take.
 GRACE_S: Final = 300.0
@@ -86,25 +85,6 @@ DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
 }
 #: What those return that do not convert to an annotation.
 _FIXED: Final[dict[str, type]] = {"bytes": bytes, "text": str}
-
-
-@dataclass(frozen=True)
-class Reply:
-    """
-    A return value of a handler for the publisher of the message.
-
-    It is published to the subject in the header ``Reply-To`` of the message, before the message is
-    acknowledged; without the header it is ignored. A subject that begins with ``$`` gets no reply. An
-    error of sending is logged, and the message is acknowledged.
-
-    Args:
-        payload: the payload.
-        headers: names and values.
-
-    """
-
-    payload: bytes = b""
-    headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

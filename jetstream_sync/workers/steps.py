@@ -32,11 +32,10 @@ from .arguments import converted, encoded_value
 from .call_messages import call_id
 from .checks import check_option, unwrapped
 from .errors import MembersFailedError, StepsChangedError, misfit
-from .resources import Creator, bucket_opener
+from .openers import Creator, bucket_opener
 
 if TYPE_CHECKING:
     from .. import Connection, KeyValue, Stream
-    from .context import Context
 
 T = TypeVar("T")
 
@@ -216,7 +215,7 @@ class Steps:
     The steps that one run asks for, in the order of its code; `Context` has its methods.
 
     Args:
-        context: the context of the run.
+        context: the `Context` of the run.
         ask: calls a method of `StepStore` by its name.
         plan: returns the records of calls, given what their ids begin with.
 
@@ -224,7 +223,7 @@ class Steps:
 
     def __init__(
         self,
-        context: Context,
+        context: Any,
         *,
         ask: Callable[..., Any],
         plan: Callable[[Sequence[Any], str], Sequence[Any]],

@@ -41,7 +41,6 @@ from .running import terminate as end_call
 
 if TYPE_CHECKING:
     from .context import CallProgress, Context
-    from .queues import TaskQueues
     from .source import Work
     from .unique import UniqueCalls
 
@@ -51,6 +50,16 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: The options of a call, see `Task.apply_async`.
 _CALL_OPTIONS: Final = ("args", "kwargs", "countdown", "eta", "expires", "priority", "task_id")
+
+
+class TaskOwner(Protocol):
+    """The queues of the worker of a task."""
+
+    def start(self, task: Task[P, R], record: CallRecord, at: datetime | None) -> TaskResult[R]:
+        """Send a call, or run it at once; see `Worker.eager`."""
+
+    def result(self, task: Task[P, R], call: str) -> TaskResult[R]:
+        """Return the call of a task with an id."""
 
 
 class TaskResult(Generic[R_co]):
@@ -258,7 +267,7 @@ class Task(Generic[P, R]):
         name: str,
         queue: CallQueue,
         states: CallBucket | None,
-        owner: TaskQueues,
+        owner: TaskOwner,
     ) -> None:
         self.function = function
         #: The name, which is a token of the subject.

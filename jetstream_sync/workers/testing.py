@@ -22,16 +22,16 @@ from .calls import TaskState
 from .checks import check_option
 from .context import Context, RunState
 from .dead_letters import DeadLetterWriter
-from .deliveries import DeliveryState, Lease, LeasedMessage, Origin, lease_clock
+from .deliveries import DeliveryState, Lease, LeasedMessage, Origin, Reply, lease_clock
 from .eager import MemoryCalls
 from .observer import Observer
 from .runtime.processing import Parts, Processor
-from .source import Reply, Source, Work
+from .source import Source, Work
 from .steps import Suspended
 from .tasks import Task
 
 if TYPE_CHECKING:
-    from .worker import Worker
+    from .options import DefinedWorker
 
 _CONSUMER_CONFIG: Final = ConsumerConfig(ack_wait=30)
 
@@ -207,7 +207,7 @@ class TestClient:
     #: Not a class of tests, for pytest.
     __test__: bool = False
 
-    def __init__(self, worker: Worker, calls: MemoryCalls | None = None) -> None:
+    def __init__(self, worker: DefinedWorker, calls: MemoryCalls | None = None) -> None:
         self._calls = calls
         self._worker = worker
         self._delivered = 0

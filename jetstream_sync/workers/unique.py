@@ -41,12 +41,11 @@ from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState
 from .errors import NoCallError, Reject, Retry, StateUnknownError
 from .logs import log
-from .resources import Creator, Opener, Resource
+from .openers import Creator, Opener, Resource
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg, KeyValue, Stream
     from .call_messages import CallRecord
-    from .tasks import Task
 
 #: The stream of the keys, and the first token of its subjects. Not a bucket, whose messages cannot be deleted: a
 #: marker would stay for each call.
@@ -76,16 +75,14 @@ class UniqueCalls:
     The keys of the calls of one task.
 
     Args:
-        task: the task.
+        task: the `Task`.
         mode: ``"queued"`` or ``"until_done"``.
         names: the parameters that tell calls apart; empty: all.
         create: creates the stream of the keys, which may be deleted at any time.
 
     """
 
-    def __init__(
-        self, task: Task[..., Any], mode: str, names: Sequence[str], create: Creator
-    ) -> None:
+    def __init__(self, task: Any, mode: str, names: Sequence[str], create: Creator) -> None:
         check_option("unique", mode, mode in UNIQUE_MODES, f"must be one of {UNIQUE_MODES}")
         self._arguments = Arguments(task.function)
         known = self._arguments.names

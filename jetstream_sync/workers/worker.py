@@ -29,7 +29,15 @@ from .logs import log
 from .observer import EVENT_KINDS, Hook, Observer, WorkerEventKind
 from .operations.health import Monitor
 from .operations.heartbeat import SupervisorLink, supervisor_link
-from .options import OPTIONS, QueueOptions, TaskOptions, WorkerOptions, refuse_unknown, register
+from .options import (
+    OPTIONS,
+    DefinedWorker,
+    QueueOptions,
+    TaskOptions,
+    WorkerOptions,
+    refuse_unknown,
+    register,
+)
 from .queues import TaskQueues, calling_module, program_of
 from .resources import SetupStep, Wanted, name_of, occupied_buckets, plan_resources, resources_of
 from .run import WorkerRun, existing_objects_kept, monitoring
@@ -82,7 +90,7 @@ class CheckResult:
     """The exit status with which `Worker.run` would end; 0: it would run."""
 
 
-class Worker(WorkerOptions):
+class Worker(DefinedWorker):
     """
     A set of handlers, and the process that runs them.
 
@@ -105,9 +113,6 @@ class Worker(WorkerOptions):
     #: ``MODULE:FUNCTION``, called in each process of a handler before its module is imported; for
     #: subclasses. Empty: none.
     process_setup: str = ""
-    #: The name of a worker that was given none, and how to give one.
-    default_name: str = "worker"
-    name_example: str = 'Worker(name="shop")'
 
     @shows_fields((WorkerOptions, OPTIONS["worker"]))
     def __init__(
@@ -439,14 +444,6 @@ class Worker(WorkerOptions):
         check_option("name", schedule.name, ok, "is used by another schedule already")
         self.schedules.append(schedule)
 
-    def check_name(self) -> None:
-        """Raise `InvalidOptionError` if the worker has no name of its own: programs that share it mix their calls."""
-        rule = (
-            "must be one that no other program of the account has, because the subjects of tasks and schedules "
-            f"contain it: set {self.name_example}"
-        )
-        check_option("name", self.name, self.name != self.default_name, rule)
-
     def find_schedules(self) -> list[ScheduleState]:
         """
         Return the schedules that the worker defines, and those that are stored under its name.
@@ -562,18 +559,6 @@ class Worker(WorkerOptions):
     def gauges(self) -> list[GaugeSnapshot]:
         """Return no other numbers for the metrics; for subclasses. Any thread may call it."""
         return []
-
-    def on_thread_end(self) -> None:
-        """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
-
-    def has_committed(self, context: Context) -> bool:
-        """
-        Return whether a run that raised has committed all the same, and set the value of its context.
-
-        Called in the thread of the handler. For subclasses.
-        """
-        del context
-        return False
 
     def run(self, *, burst: bool = False) -> int:
         """

@@ -33,13 +33,13 @@ from ...locks import new_rlock
 from ...options import check_returned
 from ..context import Context, ContextActions
 from ..dead_letters import one_line
-from ..deliveries import DeliveryState, LeasedMessage, Origin, log_context
+from ..deliveries import DeliveryState, LeasedMessage, Origin, Reply, log_context
 from ..errors import misfit
 from ..events import ignore_signals, spawn
 from ..flows import planned_members
 from ..logs import log, traceback_text
 from ..options import registered
-from ..source import Middleware, Reply, Source, in_handler_process, run_inside
+from ..source import Middleware, Source, in_handler_process, run_inside
 from ..steps import Steps
 from ..tracing import traced, tracing_middleware
 

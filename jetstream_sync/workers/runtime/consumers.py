@@ -23,9 +23,9 @@ from ..checks import check_option, short_digest
 from ..deliveries import MIN_WAIT_S
 from ..logs import log
 from ..resources import SetupStep
+from ..retries import MAX_EXTRA_DELIVERIES
 from ..schedules import AT_LEVEL, check_place, filters_in, require_level
 from ..source import Queue, Source, start_of
-from ..verdicts import MAX_EXTRA_DELIVERIES
 
 if TYPE_CHECKING:
     from ... import (

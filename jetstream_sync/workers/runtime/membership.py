@@ -18,7 +18,7 @@ import platform
 import re
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ... import ConsumerConfig, ElasticConsumerGroup, StaticConsumerGroup, errors
 from ...lease_times import LeaseTimes
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from ... import ConsumerInfo, GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
     from ..deliveries import LeasedMessage
-    from .threads import Runner
 
 #: Seconds after which a member that is absent is dropped.
 _ABSENT_S: Final = 60.0
@@ -171,15 +170,15 @@ class GroupPuller(Puller):
 
     _consumer: GroupConsumer
 
-    def __init__(self, runner: Runner) -> None:
-        super().__init__(runner)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         # --- under the lock of the held messages ---
         self._handle: GroupConsumeHandle | None = None
 
     def stop(self, deadline: Deadline) -> None:
         """End `run`, after the phase of the held messages was changed; wait for messages in flight."""
         super().stop(deadline)
-        with self._held.lock:
+        with self.held.lock:
             handle = self._handle
         if handle is not None:
             handle.stop()
@@ -188,7 +187,7 @@ class GroupPuller(Puller):
         consumer = self._consumer
         handle = consumer.group._join(consumer.member, self._open, consumer.ack_wait)  # noqa: SLF001 - for workers
         with handle:
-            with self._held.lock:
+            with self.held.lock:
                 self._handle = handle
             if self._stopped.is_set():
                 handle.stop()
@@ -205,9 +204,9 @@ class GroupPuller(Puller):
 
     def _open(self, pull: PullConsumer) -> _Receiving:
         self._consumer.joined(pull)
-        with self._held.lock:
+        with self.held.lock:
             self.requests.is_paused = False
-            if self._held.phase is Phase.RECEIVING:
+            if self.held.phase is Phase.RECEIVING:
                 self.interrupted.clear()
         return _Receiving(self)
 
@@ -217,7 +216,7 @@ class GroupPuller(Puller):
 
     def leave(self) -> None:
         """Let `receive` end."""
-        with self._held.lock:
+        with self.held.lock:
             self.requests.is_paused = True
         self.interrupted.set()
         self._end_iterator(Deadline(_LEAVE_TIMEOUT_S))
@@ -228,7 +227,7 @@ class GroupPuller(Puller):
 
     def wait_settled(self) -> None:
         """Return the waiting messages, and wait until the running ones are confirmed or given up."""
-        held = self._held
+        held = self.held
         is_settled = False
         while not is_settled:
             # A worker that stops handles the waiting messages, and returns them after some time.

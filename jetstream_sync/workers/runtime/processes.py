@@ -45,9 +45,9 @@ from ..logs import log, status_text
 from .child import ChildJob, FailureReport, HandlerRequest
 
 if TYPE_CHECKING:
+    from ... import JetStream
     from ..context import Context
     from ..source import Source, Work
-    from .processing import Shared
 
 #: Run by a new interpreter, which may not find this package by itself.
 _BOOTSTRAP: Final = (
@@ -69,11 +69,13 @@ _MAX_DELAY_S: Final = 30.0
 class HandlerProcesses:
     """The processes of one handler."""
 
-    def __init__(self, source: Source, shared: Shared) -> None:
+    def __init__(
+        self, source: Source, js: JetStream, is_stopping: Callable[[], bool], setup: str
+    ) -> None:
         self._source = source
-        self._js = shared.js
-        self._is_stopping = shared.is_stopping
-        self._job = _job(source, shared.process_setup)
+        self._js = js
+        self._is_stopping = is_stopping
+        self._job = _job(source, setup)
         self._closed = threading.Event()
         self._lock = new_lock()
         # --- under _lock ---

@@ -46,8 +46,10 @@ from ..checks import unwrapped
 from ..context import CallProgress, Context, ContextActions, Publishing, RunState
 from ..dead_letters import DeadLetterTarget, DeadLetterWriter, copied_headers, one_line
 from ..deliveries import (
+    REPLY_TO,
     LeasedMessage,
     LeaseKeeper,
+    Reply,
     Settlements,
     Settler,
     lease_clock,
@@ -67,12 +69,11 @@ from ..flows import planned_members
 from ..limits import CircuitBreaker, Limit, SharedLimit, SharedLimits, SoftTimeouts
 from ..logs import log, without_own_frames
 from ..observer import Observer, WorkObserver
+from ..retries import MAX_EXTRA_DELIVERIES
 from ..source import (
-    REPLY_TO,
     Handler,
     Middleware,
     Queue,
-    Reply,
     Source,
     TickRule,
     Work,
@@ -86,7 +87,6 @@ from ..unique import Once
 from ..verdicts import (
     ACKED,
     LOST,
-    MAX_EXTRA_DELIVERIES,
     SETTLED,
     FailedAttempt,
     Verdict,
@@ -101,7 +101,7 @@ from .ticks import Ticks
 
 if TYPE_CHECKING:
     from ... import JetStream
-    from ..resources import BucketOpener
+    from ..openers import BucketOpener
     from .processes import HandlerProcesses
 
 P = ParamSpec("P")
@@ -771,7 +771,7 @@ class Router(Outcomes):
         self._modules = {
             unwrapped(work.function).__module__.replace(".", "-") for work in queue.works
         }
-        self._ticks = Ticks(queue, shared)
+        self._ticks = Ticks(shared.js, queue, shared.is_stopping, shared.leases)
 
     def happened_here(self, delivery: LeasedMessage) -> bool:
         """As `Outcomes.happened_here`."""

@@ -39,14 +39,15 @@ from ...locks import new_lock
 from ...net.clock import BackoffDelay, Deadline
 from ...options import check_returned
 from ..deliveries import Lease, LeasedMessage, Origin, delivery_number, lease_clock
+from ..limits import CircuitBreaker
 from ..logs import log
-from ..source import acceptor
+from ..source import Source, acceptor
+from ..verdicts import given_back, not_started
 from .consumers import WorkerConsumer
-from .processing import GIVE_BACK_S
+from .processing import GIVE_BACK_S, Processor, Router, Shared
 
 if TYPE_CHECKING:
     from ... import JetStream, JetStreamMsg, MessageIterator, PriorityOptions
-    from .threads import Runner
 
 #: The delivery from which on a message is started alone.
 SUSPICIOUS_DELIVERY: Final = 3
@@ -277,11 +278,12 @@ class HeldMessages:
 class PullRequests:
     """Which messages of a handler are requested; used under the lock of the held messages, except `send`."""
 
-    def __init__(self, runner: Runner) -> None:
-        source = runner.source
-        self._consumer = runner.consumer
-        self._held = runner.held
-        self._breaker = runner.processor.breaker
+    def __init__(
+        self, source: Source, consumer: WorkerConsumer, held: HeldMessages, breaker: CircuitBreaker
+    ) -> None:
+        self._consumer = consumer
+        self._held = held
+        self._breaker = breaker
         self._max_bytes = source.max_bytes
         batch = source.max_messages or 1
         adapts = source.prefetch is None and source.max_messages is None
@@ -353,16 +355,23 @@ class PullRequests:
 class Puller:
     """Requests and receives the messages of one handler."""
 
-    def __init__(self, runner: Runner) -> None:
-        source = self._source = runner.source
-        self._shared = runner.shared
-        self._consumer = runner.consumer
-        self._held = runner.held
-        self._processor = runner.processor
-        self._give_back = runner.give_back
-        self._observer = runner.shared.observer.of(source)
+    def __init__(
+        self,
+        source: Source,
+        shared: Shared,
+        consumer: WorkerConsumer,
+        processor: Processor | Router,
+    ) -> None:
+        self._source = source
+        self._shared = shared
+        self._consumer = consumer
+        self._processor = processor
+        isolates = source.pool == "threads" and source.max_messages is None
+        #: The messages that were received and are not settled.
+        self.held: HeldMessages = HeldMessages(isolates=isolates)
+        self._observer = shared.observer.of(source)
         #: Which messages are requested.
-        self.requests: PullRequests = PullRequests(runner)
+        self.requests: PullRequests = PullRequests(source, consumer, self.held, processor.breaker)
         self._accepts = acceptor(source.filter_subjects)
         # The reply subjects of messages that are delivered for the first time begin with it (ADR-15).
         self._first = f"$JS.ACK.{source.stream}.{source.consumer}.1.".encode()
@@ -374,7 +383,7 @@ class Puller:
         #: Keeps the pin of a handler that is pinned; ``None``: it is not.
         self.pin: Pin | None = None
         if source.is_pinned:
-            self.pin = Pin(runner.consumer, self._lost_pin)
+            self.pin = Pin(consumer, self._lost_pin)
         #: The error of the last attempt to pull; empty: there was none.
         self.error: str = ""
 
@@ -412,7 +421,7 @@ class Puller:
 
     def _end_iterator(self, deadline: Deadline) -> None:
         """Request no more messages, and receive those in flight."""
-        with self._held.lock:
+        with self.held.lock:
             iterator = self.requests.iterator
         if iterator is not None:
             with contextlib.suppress(errors.Error):
@@ -434,7 +443,7 @@ class Puller:
         with self._consumer.pull.messages(
             on_demand=True, heartbeat=_HEARTBEAT_S, **group
         ) as messages:
-            with self._held.lock:
+            with self.held.lock:
                 if not self.requests.may_receive:
                     return
                 self.requests.use(messages)
@@ -447,7 +456,7 @@ class Puller:
             except errors.IteratorClosedError:
                 return  # stopped
             finally:
-                with self._held.lock:
+                with self.held.lock:
                     self.requests.use(None)
 
     # --- receiving ------------------------------------------------------------------------------
@@ -515,10 +524,10 @@ class Puller:
             text = "%s: messages outside of the filters, such as one of %s, are returned"
             log.error(text, self._source.name, foreign[0].msg.subject)
         self._consumer.has_foreign = True
-        with self._held.lock:
+        with self.held.lock:
             self.requests.arrived(len(foreign))
         for delivery in foreign:
-            self._give_back(delivery, _FOREIGN_DELAYS.after(delivery.lease.delivered))
+            self.give_back(delivery, _FOREIGN_DELAYS.after(delivery.lease.delivered))
         self._shared.on_change()
         return [delivery for delivery in deliveries if delivery not in foreign]
 
@@ -526,19 +535,24 @@ class Puller:
         """Add received messages, or return them if it is too late for that."""
         if not run:
             return
-        with self._held.lock:
+        with self.held.lock:
             self.requests.arrived(len(run))
-            added = self._held.add(run)
+            added = self.held.add(run)
             more = self.requests.next()
         self.requests.send(more)
         if not added:
             self._give_all_back(run)
 
+    def give_back(self, delivery: LeasedMessage, delay: float | None = None) -> None:
+        """Return a message after a delay; ``None``: it was not started, and a call keeps its attempts."""
+        verdict = not_started(self._source) if delay is None else given_back(delay)
+        self._processor.perform(delivery, verdict)
+
     def _give_all_back(self, deliveries: Sequence[LeasedMessage]) -> None:
         """Return messages that were not started; calls keep their attempts, unless the server is slow."""
         parking = Deadline(GIVE_BACK_S)  # a request for each
         for delivery in deliveries:
-            self._give_back(delivery, 0.0 if parking.expired() else None)
+            self.give_back(delivery, 0.0 if parking.expired() else None)
 
     def return_stale(self) -> bool:
         """
@@ -549,8 +563,8 @@ class Puller:
         if not self.requests.window.adapts or self._source.key is not None or self.pin is not None:
             return False
         now = lease_clock()
-        with self._held.lock:
-            if now < self._stale_check_at or not self._held.has_stale(
+        with self.held.lock:
+            if now < self._stale_check_at or not self.held.has_stale(
                 self.requests.window.slots, now - STALE_S
             ):
                 return False
@@ -558,15 +572,15 @@ class Puller:
         self._stale_check_at = now + STALE_S
         with contextlib.suppress(errors.Error):
             if self._consumer.read().num_waiting > own:
-                with self._held.lock:
-                    stale = self._held.take_stale(self.requests.window.slots, now - STALE_S)
+                with self.held.lock:
+                    stale = self.held.take_stale(self.requests.window.slots, now - STALE_S)
                 self._give_all_back(stale)
         return True
 
     def return_waiting(self) -> int:
         """Return the waiting messages to the server; return how many there were."""
-        with self._held.lock:
-            waiting = self._held.clear()
+        with self.held.lock:
+            waiting = self.held.clear()
             more = self.requests.next()
         self.requests.send(more)
         self._give_all_back(waiting)

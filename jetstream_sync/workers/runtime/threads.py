@@ -25,8 +25,8 @@ from ..deliveries import DeliveryState, LeasedMessage, lease_clock, log_context
 from ..events import spawn
 from ..limits import Gate
 from ..logs import log
+from ..observer import Observer
 from ..source import Handler, Queue, Source
-from ..verdicts import given_back, not_started
 from .consumers import WorkerConsumer
 from .processing import Processor, Router, Shared
 from .pulling import HeldMessages, Phase, Puller, PullRequests
@@ -51,15 +51,18 @@ class Runner:
     ) -> None:
         self.source = source
         self.consumer = consumer
-        #: What all handlers of the worker have in common.
-        self.shared: Shared = shared
+        #: What all handlers have counted.
+        self.observer: Observer = shared.observer
+        self._shared = shared
         #: The processes of the handler; ``None``: it runs in this one.
         self.processes: HandlerProcesses | None = None
         if source.pool == "processes":
             # Loaded before the threads of the handler start.
             from .processes import HandlerProcesses  # noqa: PLC0415 - for few programs
 
-            self.processes = HandlerProcesses(source, shared)
+            self.processes = HandlerProcesses(
+                source, shared.js, shared.is_stopping, shared.process_setup
+            )
         #: Runs the work of each message.
         self.processor: Processor | Router
         if isinstance(source, Queue):
@@ -67,11 +70,10 @@ class Runner:
         else:
             assert isinstance(source, Handler)
             self.processor = Processor(source, source, shared, self.processes)
-        isolates = self.processes is None and source.max_messages is None
-        #: The messages that were received and are not settled.
-        self.held: HeldMessages = HeldMessages(isolates=isolates)
         #: Receives the messages.
-        self.puller: Puller = puller(self)
+        self.puller: Puller = puller(source, shared, consumer, self.processor)
+        #: The messages that were received and are not settled.
+        self.held: HeldMessages = self.puller.held
         #: Which messages are requested.
         self.requests: PullRequests = self.puller.requests
         self._limit = None if source.limit is None else shared.limits[source.limit]
@@ -95,7 +97,7 @@ class Runner:
     def start(self) -> None:
         """Start the threads."""
         name = f"worker-{self.source.name}"
-        fatal = self.shared.on_fatal
+        fatal = self._shared.on_fatal
         self._check_order(0)
         for number in range(1, self.source.concurrency + 1):
             self._threads.append(spawn(f"{name}-{number}", self._run, fatal))
@@ -253,25 +255,20 @@ class Runner:
         """Return the running messages to the server; return how many there are."""
         running = self.running()
         for delivery in running:
-            self.give_back(delivery, _ABANDON_DELAY_S)
+            self.puller.give_back(delivery, _ABANDON_DELAY_S)
         return len(running)
 
     def _run_again(self, delivery: LeasedMessage) -> None:
         """Have a thread process a delivery that was taken, and that waits for a limit."""
         # Another object: the thread that has taken the former one may not have finished it.
-        again, keeper = copy(delivery), self.shared.keeper
+        again, keeper = copy(delivery), self._shared.keeper
         again.waits = False
         keeper.held.add(again)
         keeper.held.discard(delivery)
         with self.held.lock:
             added = self.held.phase is Phase.RECEIVING and self.held.add([again])
         if not added:
-            self.give_back(again)
-
-    def give_back(self, delivery: LeasedMessage, delay: float | None = None) -> None:
-        """Return a message after a delay; ``None``: it was not started, and a call keeps its attempts."""
-        verdict = not_started(self.source) if delay is None else given_back(delay)
-        self.processor.perform(delivery, verdict)
+            self.puller.give_back(again)
 
     # --- handling -------------------------------------------------------------------------------
 
@@ -283,8 +280,8 @@ class Runner:
             else:
                 self._run_batches(self.source.max_messages, self.processor)
         finally:
-            self.shared.on_thread_end()
-        self.shared.on_change()
+            self._shared.on_thread_end()
+        self._shared.on_change()
 
     def _prepare(self) -> None:
         """Start the process of this thread, if the handler has processes."""
@@ -292,14 +289,14 @@ class Runner:
             if self.processes is not None:
                 self.processes.prepare()
         except errors.InvalidArgumentError as error:
-            self.shared.on_fatal(error)
+            self._shared.on_fatal(error)
             return
         with self.held.lock:
             self._prepared += 1
-        self.shared.on_change()
+        self._shared.on_change()
 
     def _run_single(self) -> None:
-        held, requests, settlements = self.held, self.requests, self.shared.settlements
+        held, requests, settlements = self.held, self.requests, self._shared.settlements
         window = requests.window
         # Messages that took less than the mean time, and their time, since the window was told.
         count, seconds = 0, 0.0
@@ -311,7 +308,7 @@ class Runner:
                 if delivery.retry_in is not None:
                     now = self._retry_in_place(delivery)
                 if delivery.state is not DeliveryState.SETTLED and not delivery.waits:
-                    self.shared.keeper.held.discard(delivery)  # its lease is lost
+                    self._shared.keeper.held.discard(delivery)  # its lease is lost
                 if now - began > window.mean_s:
                     window.handled(now - began)
                 else:
@@ -351,7 +348,7 @@ class Runner:
         """Run the handler for a failed message until that is settled, or interrupted; return as `Processor.process`."""
         while delivery.retry_in is not None:
             if self.puller.interrupted.wait(delivery.retry_in):
-                self.give_back(delivery, 0.0)
+                self.puller.give_back(delivery, 0.0)
                 break
             delivery.retry_in = None
             delivery.attempt += 1
@@ -363,7 +360,7 @@ class Runner:
         with gate.opened() as may_start:
             if may_start:
                 return self.processor.process(delivery, lease_clock())
-        self.give_back(delivery)
+        self.puller.give_back(delivery)
         return lease_clock()
 
     # --- handling batches -----------------------------------------------------------------------
@@ -374,7 +371,7 @@ class Runner:
                 processor.process_batch(batch)
             finally:
                 log_context.set(None)
-                self.shared.settlements.send_acks()
+                self._shared.settlements.send_acks()
                 self._release(batch)
 
     def _take_batch(self, size: int) -> list[LeasedMessage]:
@@ -401,7 +398,7 @@ class Runner:
     def _release(self, batch: list[LeasedMessage]) -> None:
         """Make room for as many messages."""
         for delivery in batch:
-            self.shared.keeper.held.discard(delivery)
+            self._shared.keeper.held.discard(delivery)
         with self.held.lock:
             for delivery in batch:
                 self.held.finish(delivery)

@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -27,19 +28,33 @@ from ..verdicts import LOST, SKIPPED, Verdict, not_started
 
 if TYPE_CHECKING:
     from ... import KeyValue, Lock, Stream
+    from ..context import Publishing
     from ..deliveries import LeasedMessage
-    from .processing import Shared
+    from ..openers import BucketOpener
 
 #: Time of one attempt to get a lease that another run has, in seconds: the worker may have to stop.
 _WAIT_S: Final = 1.0
 
 
 class Ticks:
-    """Admits the ticks of the tasks of a queue."""
+    """
+    Admits the ticks of the tasks of a queue.
 
-    def __init__(self, queue: Queue, shared: Shared) -> None:
+    Args:
+        js: the JetStream context of the worker.
+        queue: the queue.
+        is_stopping: returns whether the worker is stopping.
+        leases: opens the bucket of the leases.
+
+    """
+
+    def __init__(
+        self, js: Publishing, queue: Queue, is_stopping: Callable[[], bool], leases: BucketOpener
+    ) -> None:
+        self._js = js
         self._queue = queue
-        self._shared = shared
+        self._is_stopping = is_stopping
+        self._leases = leases
         self._stream: Stream | None = None
 
     def rule_of(self, delivery: LeasedMessage, task: str) -> TickRule | None:
@@ -61,7 +76,7 @@ class Ticks:
             return SKIPPED, None
         if rule.overlap:
             return None, None
-        return self._shared.leases.use(
+        return self._leases.use(
             lambda opened: self._acquire(opened[0], delivery, may_skip=may_skip)
         )
 
@@ -75,7 +90,7 @@ class Ticks:
         while not lease.acquire(0 if may_skip else _WAIT_S):
             if may_skip:
                 return SKIPPED, None
-            if self._shared.is_stopping():
+            if self._is_stopping():
                 return not_started(self._queue), None
             if delivery.is_lost():
                 return LOST, None
@@ -84,7 +99,7 @@ class Ticks:
     def _has_newer(self, delivery: LeasedMessage) -> bool:
         subject, where = delivery.msg.subject, delivery.metadata
         if self._stream is None:
-            self._stream = self._shared.js.get_stream(self._queue.stream)
+            self._stream = self._js.get_stream(self._queue.stream)
         try:
             last = self._stream.get_msg(last_by_subject=subject, consistent=True)
         except errors.MessageNotFoundError:
