@@ -103,7 +103,7 @@ nitpick_ignore = [
     ("py:class", "SentCall"),
     ("py:class", "UniqueCalls"),
     ("py:class", "jetstream_sync.workers.call_messages.CallRecord"),
-    ("py:class", "jetstream_sync.workers.shared_limits.SharedLimitRule"),
+    ("py:class", "jetstream_sync.workers.limits.SharedLimitRule"),
     ("py:class", "TaskDecorator"),
     ("py:class", "TaskQueues"),
     ("py:class", "WorkerEventKind"),

@@ -851,6 +851,23 @@ def test_what_would_not_be_committed_or_published_is_an_error():
 
 
 @pytest.mark.usefixtures("django_project")
+def test_an_unknown_database_of_a_task_with_steps_is_an_error_of_the_checks():
+    """Each of its steps has a transaction there, as a whole handler has."""
+    from django.core.checks import run_checks
+    from django.test import override_settings
+
+    from jetstream_sync.django.workers import default_worker
+
+    default_worker.cache_clear()
+    with override_settings(JETSTREAM={"name": "shop"}):
+        task = default_worker().task(results="R", steps=True, atomic="absent")
+        task(print_nothing)
+        found = {check.id: check.msg for check in run_checks()}
+        assert "'absent'" in found["jetstream.E002"]
+    default_worker.cache_clear()
+
+
+@pytest.mark.usefixtures("django_project")
 def test_migrations_are_complete():
     """The migrations create what the models describe."""
     from django.core.management import call_command

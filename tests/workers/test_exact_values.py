@@ -31,6 +31,7 @@ _NOT_SENT = {
     "module",
     "concurrency",
     "unknown_task_grace",
+    "atomic",
 }
 
 

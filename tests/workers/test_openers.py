@@ -136,10 +136,10 @@ def test_another_connection_opens_them_again(nats_server, js):
     js.create_key_value(KeyValueConfig(bucket=bucket))
     used = connections[:1]
     calls = CallBucket(lambda: used[0], bucket, lambda *_: None)
-    assert calls.status("none") is None
+    assert calls.progress("none") is None
     connections[0].close()
     used[:] = connections[1:]
-    assert calls.status("none") is None
+    assert calls.progress("none") is None
     connections[1].close()
     js.delete_key_value(bucket)
 

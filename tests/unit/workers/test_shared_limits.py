@@ -1,4 +1,4 @@
-"""Unit tests of `jetstream_sync.workers.shared_limits`: what each process gets of a limit."""
+"""Unit tests of `jetstream_sync.workers.limits`: what each process gets of a limit."""
 
 from __future__ import annotations
 
