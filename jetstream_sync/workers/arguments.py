@@ -62,7 +62,8 @@ def payload_type(function: Callable[..., object], *, of_items: bool) -> Any:
 
 def _inner(function: Callable[..., object]) -> Callable[..., Any]:
     """Return what has the code of a function, inside of partials and decorators."""
-    return inspect.unwrap(cast("Callable[..., Any]", implementation(function)))
+    found: Callable[..., Any] = inspect.unwrap(cast("Any", implementation(function)))
+    return found
 
 
 def may_be(annotation: Any, kind: type) -> bool:

@@ -382,7 +382,8 @@ class Context:
             InvalidOptionError: the task has no steps, or one is no call.
 
         """
-        return self._declared_steps().gather(list(calls), on_error)
+        found: list[Any] = self._declared_steps().gather(list(calls), on_error)
+        return found
 
     def publish(
         self,

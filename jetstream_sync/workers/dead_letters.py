@@ -266,8 +266,9 @@ class DeadLetters:
         self, name: str, subjects: list[str], *, headers_only: bool = False
     ) -> Iterator[JetStreamMsg]:
         """Yield the messages that a stream has now on some subjects."""
-        stream = self._stream(name)
-        if stream is None:
+        try:
+            stream = self._stream(name)
+        except errors.StreamNotFoundError:
             return
         # The server refuses a filter that no subject of the stream matches.
         filters = [subject for subject in subjects if _has_after(stream, 0, subject)]
@@ -285,12 +286,9 @@ class DeadLetters:
                 ):
                     return
 
-    def _stream(self, name: str) -> Stream | None:
+    def _stream(self, name: str) -> Stream:
         if name not in self._streams:
-            try:
-                self._streams[name] = self._js.get_stream(name)
-            except errors.StreamNotFoundError:
-                return None
+            self._streams[name] = self._js.get_stream(name)
         return self._streams[name]
 
     def get_msg(self, letter: DeadLetter) -> StoredMsg | None:
@@ -365,9 +363,8 @@ class DeadLetters:
 
     def _get(self, name: str, seq: int) -> StoredMsg | None:
         """Return a message; ``None``: its leader does not have it, as a replica that is behind may not."""
-        stream = self._stream(name)
         try:
-            return None if stream is None else stream.get_msg(seq, consistent=True)
+            return self._stream(name).get_msg(seq, consistent=True)
         except (errors.MessageNotFoundError, errors.StreamNotFoundError):
             return None
 
@@ -441,10 +438,8 @@ class DeadLetters:
             self._delete(letter.stream, letter.seq)
 
     def _delete(self, name: str, seq: int) -> None:
-        stream = self._stream(name)
         with suppress(errors.MessageNotFoundError, errors.StreamNotFoundError):
-            if stream is not None:
-                stream.delete_msg(seq)
+            self._stream(name).delete_msg(seq)
 
 
 def _next(

@@ -197,17 +197,15 @@ class Processes(HealthSource):
         self._expected = expected
         self._lock = new_lock()
         # --- under _lock ---
-        self._current: dict[int, Snapshot] = {}
-        # When each of them came, by the monotonic clock.
-        self._heard_at: dict[int, float] = {}
+        # The last snapshots, and when each of them came, by the monotonic clock.
+        self._current: dict[int, tuple[Snapshot, float]] = {}
         self._ended: dict[tuple[str, str, str], HandlerSnapshot] = {}
         self._ends = 0
 
     def report(self, number: int, snapshot: Snapshot) -> None:
         """Use a new snapshot of a process."""
         with self._lock:
-            self._current[number] = snapshot
-            self._heard_at[number] = time.monotonic()
+            self._current[number] = snapshot, time.monotonic()
         if self.phase is WorkerPhase.STARTING and not self.not_ready():
             self.phase = WorkerPhase.RUNNING
         self.tell_systemd()
@@ -222,8 +220,7 @@ class Processes(HealthSource):
         with self._lock:
             self._ends += 1
             last = self._current.pop(number, None)
-            self._heard_at.pop(number, None)
-            for item in () if last is None else last["handlers"]:
+            for item in () if last is None else last[0]["handlers"]:
                 key = (item["handler"], item["stream"], item["consumer"])
                 before = [self._ended[key]] if key in self._ended else []
                 self._ended[key] = counts_of([*before, item])
@@ -233,16 +230,17 @@ class Processes(HealthSource):
         with self._lock:
             return [
                 f"process {number}: {reason}"
-                for number, snapshot in self._current.items()
+                for number, (snapshot, _) in self._current.items()
                 for reason in snapshot["not_live"]
             ]
 
     def not_ready(self) -> list[str]:
         """Return the reasons why fewer processes than expected handle messages."""
         with self._lock:
-            reasons = {number: [*item["not_ready"]] for number, item in self._current.items()}
-            for number, found in reasons.items():
-                silence = time.monotonic() - self._heard_at[number]
+            reasons = {}
+            for number, (snapshot, heard_at) in self._current.items():
+                found = reasons[number] = [*snapshot["not_ready"]]
+                silence = time.monotonic() - heard_at
                 if silence > _SILENCE_S:
                     found.append(f"it has reported nothing for {silence:.0f} s")
         ready = sum(not reason for reason in reasons.values())
@@ -257,16 +255,12 @@ class Processes(HealthSource):
     def snapshots(self) -> list[Snapshot]:
         """Return the snapshots of all processes that run."""
         with self._lock:
-            return list(self._current.values())
+            return [snapshot for snapshot, _ in self._current.values()]
 
     def metrics(self, *, openmetrics: bool = False) -> str:
         """Return the metrics of all processes together, also of those that have ended."""
-        with self._lock:
-            ended: Snapshot = {
-                "not_live": [],
-                "not_ready": [],
-                "handlers": list(self._ended.values()),
-                "gauges": [],
-            }
-            snapshots = [*self._current.values(), ended]
+        with self._lock:  # a process that ends is not counted twice
+            snapshots = [snapshot for snapshot, _ in self._current.values()]
+            handlers = list(self._ended.values())
+            snapshots.append({"not_live": [], "not_ready": [], "handlers": handlers, "gauges": []})
             return metrics_text(snapshots, self._ends, openmetrics=openmetrics)
