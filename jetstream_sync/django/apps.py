@@ -39,7 +39,8 @@ def check_jetstream(**_options: Any) -> list[CheckMessage]:
     except (ImproperlyConfigured, errors.InvalidArgumentError) as error:
         return [Error(str(error), id="jetstream.E001")]
     found: list[CheckMessage] = []
-    outboxes = {task.outbox for task in worker.queues.tasks.values()} - {True, False}
+    tasks: Any = worker.queues.tasks  # of the class of this package
+    outboxes = {task.outbox for task in tasks.values()} - {True, False}
     used = {*config.outbox_databases, *worker.atomic_databases}
     found += [
         Error(
