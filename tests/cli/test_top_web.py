@@ -62,6 +62,8 @@ def test_a_token_is_for_one_browser(serve):
 
     assert web.request(f"/?{web.parts.query}").status == 403
     assert web.request("/", Cookie=f"{cookie}x").status == 403
+    name = cookie.partition("=")[0]
+    assert web.request("/", Cookie=f"{name}=\xff").status == 403
     page = web.request("/", Cookie=cookie)
     assert page.status == 200
     assert "default-src 'self'" in (page.getheader("Content-Security-Policy") or "")

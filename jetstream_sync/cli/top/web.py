@@ -169,7 +169,8 @@ class TopServer(Server):
 def _same(given: str | None, wanted: str | None) -> bool:
     if given is None or wanted is None:
         return False
-    return secrets.compare_digest(given.encode(), wanted.encode())
+    # Bytes of a header that are no UTF-8 are surrogates.
+    return secrets.compare_digest(given.encode(errors="surrogateescape"), wanted.encode())
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
