@@ -83,7 +83,8 @@ class PublishOptions(BatchOptions, total=False):
     """Store the message only if the stream's last message has this id; ``None``, the default: any."""
     cancels: str | None
     """The subject of a schedule that the message ends (ADR-51), which must differ from the subject of the
-    message; ``None``, the default: none. Needs server 2.12."""
+    message; ``None``, the default: none. The server purges the subject, see :ref:`purge-fault`;
+    `JetStream.cancel_schedule` does not. Needs server 2.12."""
     retry_attempts: int
     """Number of retries while there are no responders; 0: none; -1: until the timeout; default 2."""
     retry_wait: float | timedelta

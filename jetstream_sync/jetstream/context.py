@@ -315,7 +315,8 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
         The schedule is a message of the stream, whose subject identifies it: another schedule with the
         subject replaces it, and `cancel_schedule()` ends it. Consumers with a filter that
-        includes the subject receive it, too.
+        includes the subject receive it, too. They could lose other unacknowledged messages when it is replaced, or
+        published for the last time, see :ref:`purge-fault`: choose a subject that none of them receives.
 
         Args:
             subject: the subject of the schedule.

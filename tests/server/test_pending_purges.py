@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -31,6 +32,36 @@ def fill(
 def redelivered(consumer: PullConsumer) -> list[str]:
     """Return the last tokens of the subjects that come again after the ack wait."""
     return sorted(msg.subject[-1] for msg in consumer.fetch(10, timeout=3 * WAIT_S))
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.parametrize("how", ["publish", "replace", "cancels", "cancel_schedule"])
+def test_the_end_of_a_schedule_drops_pending_messages(js, stream_name, how):
+    """
+    The server purges the subject of a schedule that ends, which a consumer may have received, too.
+
+    `JetStream.cancel_schedule` deletes it by its sequence.
+    """
+    js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], allow_msg_schedules=True)
+    later = datetime.now(timezone.utc) + timedelta(seconds=2 if how == "publish" else 3600)
+    for number in range(7):
+        js.publish(f"{stream_name}.{number}", b"")
+    js.schedule(f"{stream_name}.plan", target=f"{stream_name}.out", at=later)
+    js.publish(f"{stream_name}.8", b"")
+    consumer = js.create_consumer(stream_name, durable_name="C", ack_wait=4 * WAIT_S)
+    *_, plan, last = consumer.fetch(9, timeout=1)
+    assert plan.subject == f"{stream_name}.plan"
+    if how == "publish":
+        consumer.next(timeout=4).ack_sync()
+    elif how == "replace":
+        js.schedule(f"{stream_name}.plan", target=f"{stream_name}.out", at=later)
+    elif how == "cancels":
+        js.publish(f"{stream_name}.new", b"", cancels=f"{stream_name}.plan")
+    else:
+        assert js.cancel_schedule(f"{stream_name}.plan")
+    last.ack_sync()
+    again = {msg.subject[-1] for msg in consumer.fetch(10, timeout=6 * WAIT_S)}
+    assert again.intersection("0123456") == (set("0123456") if how == "cancel_schedule" else set())
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
