@@ -250,7 +250,10 @@ def test_a_silent_process_is_killed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reports, ended = [], []
     observer = SimpleNamespace(
-        report=lambda number, report: reports.append((number, report)), end=ended.append, stop=list
+        report=lambda number, report: reports.append((number, report)),
+        end=ended.append,
+        stop=list,
+        tell_systemd=list,
     )
     command = [sys.executable, "-c", SILENT]
     supervisor = Supervisor(command, 1, {}, RecycleRules(), observer, reload=False)
@@ -282,7 +285,10 @@ def test_a_report_may_have_any_text_and_number(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reports, ended = [], []
     observer = SimpleNamespace(
-        report=lambda number, report: reports.append((number, report)), end=ended.append, stop=list
+        report=lambda number, report: reports.append((number, report)),
+        end=ended.append,
+        stop=list,
+        tell_systemd=list,
     )
     command = [sys.executable, "-c", ODD]
     supervisor = Supervisor(command, 1, {}, RecycleRules(), observer, reload=False)
@@ -321,6 +327,28 @@ def test_systemd_is_told_about_the_supervisor(stream, nats_server, tmp_path, sys
     systemd.setblocking(False)
     with pytest.raises(BlockingIOError):
         systemd.recv(100)
+
+
+def test_the_watchdog_of_systemd_while_the_only_process_starts_again(
+    stream, nats_server, tmp_path, systemd, monkeypatch
+):
+    """The supervisor works, although no process reports: its end would only delay the start."""
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    code = code_of(stream, "pass").replace(
+        "worker =", "record(os.getpid())\nos.path.exists('slow') and wait_for_file('go')\nworker ="
+    )
+    with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "1"]) as program:
+        wait_until(lambda: systemd.recv(100) == b"READY=1")
+        (tmp_path / "slow").touch()
+        os.kill(int(program.runs[0]), signal.SIGKILL)
+        program.wait_runs(2)
+        systemd.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                systemd.recv(100)
+        systemd.settimeout(20 * SCALE)
+        assert [systemd.recv(100) for _ in range(4)] == [b"WATCHDOG=1"] * 4
+        (tmp_path / "go").touch()
 
 
 def test_a_hangup_while_a_supervisor_starts_does_not_end_it(tmp_path):

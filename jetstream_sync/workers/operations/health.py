@@ -208,7 +208,6 @@ class Processes(HealthSource):
             self._current[number] = snapshot, time.monotonic()
         if self.phase is WorkerPhase.STARTING and not self.not_ready():
             self.phase = WorkerPhase.RUNNING
-        self.tell_systemd()
 
     def stop(self) -> None:
         """Report that the supervisor is stopping."""

@@ -305,6 +305,7 @@ class Supervisor:
 
     def _tick(self) -> None:
         """Do what is due."""
+        self._observer.tell_systemd()  # also while no process reports
         if self._suspended_at.expired():
             for process in self._alive:
                 process.silent_at = Deadline(_SILENCE_S)  # it may have been suspended, too
