@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .. import errors
 from ..api.publish import PubAck
@@ -211,7 +211,10 @@ def _entry(msg: StoredMsg) -> CounterEntry:
     total = loads(msg.data) if msg.data else None
     if not isinstance(total, dict):
         raise errors.InvalidResponseError(f"{msg.subject!r} is not a counter: {msg.data[:60]!r}")
-    sources = loads(headers[COUNTER_SOURCES]) if COUNTER_SOURCES in headers else {}
+    sources: Any = loads(headers[COUNTER_SOURCES]) if COUNTER_SOURCES in headers else {}
+    if not isinstance(sources, dict) or not all(isinstance(t, dict) for t in sources.values()):
+        text = f"{msg.subject!r} has other {COUNTER_SOURCES} than a counter: {sources!r:.60}"
+        raise errors.InvalidResponseError(text)
     increment = headers.get(INCREMENT)
     return CounterEntry(
         msg.subject,

@@ -93,6 +93,21 @@ def test_items_of_more_counters_than_a_server_returns_at_once(js, counters):
 
 
 @pytest.mark.server(">=2.12")
+@pytest.mark.parametrize("sources", ["[1]", '{"a": 1}', '{"a": {"b": 1}}', "{"])
+def test_the_sources_of_another_client(js, counters, sources):
+    """A server stores a header for sources that a client sends, whatever it has."""
+    subject = f"{counters.stream}.bad"
+    js.publish(subject, headers={"Nats-Incr": "+1", "Nats-Counter-Sources": sources})
+    for call in (
+        lambda: counters[subject],
+        lambda: list(counters.items()),
+        lambda: counters.reset(subject),
+    ):
+        with pytest.raises(errors.InvalidResponseError):
+            call()
+
+
+@pytest.mark.server(">=2.12")
 def test_a_stream_adds_up_the_counters_of_its_sources(js, stream_name):
     """The entry names the totals of the sources."""
     for place, value in (("EU", 3), ("US", 4)):
