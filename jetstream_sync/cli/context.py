@@ -17,7 +17,6 @@ from ..exit_status import ExitStatus
 from .shared.context_store import Contexts, complete_context, redacted
 from .shared.env import json_text, parse_json
 from .shared.output import deletions, emit_names, emit_text
-from .shared.prompts import Asker
 from .shared.render import Block, Field, Table, show_blocks, show_rows
 from .shared.settings import (
     DEFAULT_SERVER,
@@ -88,7 +87,7 @@ _NAME = click.argument("name", required=False, shell_complete=complete_context)
 
 
 def _ask(settings: Settings) -> str:
-    return Asker(settings).choose("Select a context", _contexts(settings).names, "NAME")
+    return settings.ask().choose("Select a context", _contexts(settings).names, "NAME")
 
 
 _LIST: Final = (
@@ -283,7 +282,7 @@ def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     store = _contexts(settings)
     for name in names:
         store.must_exist(name)
-    Asker(settings).confirm(f"Delete {', '.join(names)}?", force=force)
+    settings.ask().confirm(f"Delete {', '.join(names)}?", force=force)
     with deletions(settings, "jsm: context {} was deleted".format) as deleted:
         for name in names:
             store.remove(name)

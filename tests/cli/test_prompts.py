@@ -34,7 +34,7 @@ def asker(*, tty: bool = True, **given: Any) -> tuple[Asker, Screen]:
     screen = Screen()
     stdin = Keyboard() if tty else io.BytesIO()
     env = Environment(stdin=stdin, stdout=Screen(), stderr=screen)
-    return Asker(Settings(env=env, given=given)), screen
+    return Settings(env=env, given=given).ask(), screen
 
 
 def test_nothing_to_choose_from_is_an_error():

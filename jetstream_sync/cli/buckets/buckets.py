@@ -22,7 +22,6 @@ from ..shared.listings import emit_listed_names, lister
 from ..shared.long_running import reconnect_options, wait_interruptibly
 from ..shared.names import note_without_leader
 from ..shared.output import announce, emit_item, emit_text, size
-from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, show_blocks, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, about, not_found
@@ -100,7 +99,7 @@ class BucketKind(Generic[_B]):
         """Open a connection and yield the bucket with a name, by default the answer to a prompt."""
         with settings.jetstream(**options) as js:
             if name is None:
-                name = Asker(settings).choose("Select a bucket", lambda: self.names(js), "BUCKET")
+                name = settings.ask().choose("Select a bucket", lambda: self.names(js), "BUCKET")
             store = self.find(js, name)
             note_without_leader(settings, f"bucket {name}", self.info(store.status()))
             yield store
@@ -268,7 +267,7 @@ class BucketKind(Generic[_B]):
             raise CommandError(text, ExitStatus.NOT_FOUND)
         listed = ", ".join(f"{store.bucket} > {single_line(name)}" for name in found)
         if found:
-            Asker(settings).confirm(f"Delete {listed}?", force=force)
+            settings.ask().confirm(f"Delete {listed}?", force=force)
         deleted: list[str] = []
         try:
             for name in found:
@@ -292,7 +291,7 @@ class BucketKind(Generic[_B]):
         else:
             held = size(self.info(found.status()).state.bytes)
             text = f"Delete {self.noun.lower()} {bucket} with {held}?"
-            Asker(settings).confirm(text, force=force)
+            settings.ask().confirm(text, force=force)
             declared = Declared(config=self.config(bucket=bucket))
             Step(action=DELETE, declared=declared).run(js)
         emit_text(settings, {"deleted": [] if absent else [bucket]}, "")

@@ -16,7 +16,6 @@ from ..messages.view import body_fields, header_fields, write_bytes
 from ..shared.env import readable, visible
 from ..shared.names import bucket_names, complete_bucket
 from ..shared.output import count, emit_names, emit_text, to_json, when
-from ..shared.prompts import Asker
 from ..shared.render import Field, Table, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
@@ -378,7 +377,7 @@ def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool
                 ExitStatus.NOT_FOUND,
                 hint="list the revisions with 'jsm kv history'",
             )
-        Asker(settings).confirm(
+        settings.ask().confirm(
             f"Revert {bucket} > {readable(key)} to revision {revision}?", force=force
         )
         last = stored[-1].revision
@@ -409,7 +408,7 @@ delete: click.Command = KV.delete_command(
 def purge(settings: Settings, bucket: str, key: str, ttl: float | None, force: bool) -> None:
     """Delete KEY with all its revisions; only a marker of the deletion remains."""
     with KV.connected(settings, bucket) as store:
-        Asker(settings).confirm(f"Purge {bucket} > {readable(key)} with its history?", force=force)
+        settings.ask().confirm(f"Purge {bucket} > {readable(key)} with its history?", force=force)
         store.purge(key, ttl=ttl)
     document = {"bucket": bucket, "purged": visible(key)}
     emit_text(settings, document, f"Purged {bucket} > {readable(key)}")
@@ -432,7 +431,7 @@ def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool)
     keys stay.
     """
     with KV.connected(settings, bucket) as store:
-        Asker(settings).confirm(f"Purge the history of deleted keys of {bucket}?", force=force)
+        settings.ask().confirm(f"Purge the history of deleted keys of {bucket}?", force=force)
         purged = store.purge_deletes(older_than=older_than)
     document = {"bucket": bucket, "purged": purged}
     emit_text(settings, document, f"Purged {counted(purged, 'message')}")

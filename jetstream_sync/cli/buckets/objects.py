@@ -24,7 +24,6 @@ from ..shared.env import single_line, visible
 from ..shared.long_running import failover, failover_options, read_interruptibly
 from ..shared.names import complete_store
 from ..shared.output import count, emit_names, emit_text, size, when
-from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, show_blocks, show_progress, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, file_errors
@@ -278,7 +277,7 @@ def _confirm_replacement(settings: Settings, store: ObjectStore, name: str, *, f
     except errors.ObjectNotFoundError:
         return
     text = f"Replace {found.bucket} > {single_line(name)} with {size(found.size)}?"
-    Asker(settings).confirm(text, force=force)
+    settings.ask().confirm(text, force=force)
 
 
 @command()
@@ -306,7 +305,7 @@ def get(settings: Settings, *, bucket: str, name: str, output: str | None, force
                 hint=f"list its objects with 'jsm object ls {info.link.bucket}'",
             )
         if target is not None and target.is_file() and not force:
-            Asker(settings).confirm(f"Replace file {single_line(str(target))}?", force=force)
+            settings.ask().confirm(f"Replace file {single_line(str(target))}?", force=force)
         total = None if info.link is not None else info.size
         title = f"Reading {single_line(name)}"
         with show_progress(settings.env, title, total, in_bytes=True) as show:
@@ -368,7 +367,7 @@ delete: click.Command = OBJECTS.delete_command(
 def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool) -> None:
     """Delete the chunks of uploads that never ended, to free their space."""
     with OBJECTS.connected(settings, bucket) as store:
-        Asker(settings).confirm(f"Delete chunks without an object of {bucket}?", force=force)
+        settings.ask().confirm(f"Delete chunks without an object of {bucket}?", force=force)
         purged = store.purge_orphans(older_than=older_than)
     document = {"bucket": bucket, "purged": purged}
     emit_text(settings, document, f"Deleted {counted(purged, 'chunk')}")
@@ -381,7 +380,7 @@ def seal(settings: Settings, bucket: str, force: bool) -> None:
     """Make a bucket read-only, permanently; objects can neither be added nor deleted."""
     with OBJECTS.connected(settings, bucket) as store:
         if not store.status().sealed:
-            Asker(settings).confirm(f"Seal bucket {bucket} permanently?", force=force)
+            settings.ask().confirm(f"Seal bucket {bucket} permanently?", force=force)
             store.seal()
         status = store.status()
     OBJECTS.show(settings, status, "is sealed")

@@ -154,7 +154,7 @@ def add(
     if file is not None:
         base = config_of_file(settings, ConsumerConfig, file, {})
     with settings.jetstream() as js:
-        ask = Asker(settings)
+        ask = settings.ask()
         if stream is None:
             stream = ask.select("Select a stream", js.stream_names, "STREAM")
         name = _name(ask, consumer, base, ephemeral=ephemeral)

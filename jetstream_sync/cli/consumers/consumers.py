@@ -41,7 +41,6 @@ from ..shared.names import (
     title,
 )
 from ..shared.output import Missing, count, deletions, emit_text, when
-from ..shared.prompts import Asker
 from ..shared.render import (
     Block,
     Field,
@@ -263,7 +262,7 @@ def ls(
     conditions = given_conditions(options)
     with lister(settings, repeats=report.watch is not None) as lists:
         if stream is None and not (all_streams or conditions) and settings.interactive:
-            stream = Asker(settings).select("Select a stream", lists.js.stream_names, "STREAM")
+            stream = settings.ask().select("Select a stream", lists.js.stream_names, "STREAM")
         key: Callable[[ConsumerInfo], str] = title if stream is None else attrgetter("name")
         if names:
             listed = find_consumers(lists, stream, options)
@@ -336,7 +335,7 @@ def pause(
     force: bool,
 ) -> None:
     """Pause a CONSUMER until a time or for a duration; it resumes automatically."""
-    ask = Asker(settings)
+    ask = settings.ask()
     with consumer_of(settings, stream, consumer) as (js, info):
         end = ask.value("Pause until", "UNTIL", UNTIL.parse, value=until, blank=info.created)
         ask.done()
@@ -371,7 +370,7 @@ def unpin(
     settings: Settings, *, stream: str | None, consumer: str | None, group: str | None, force: bool
 ) -> None:
     """Unpin the client of a priority GROUP, so that the server pins another one."""
-    ask = Asker(settings)
+    ask = settings.ask()
     with consumer_of(settings, stream, consumer) as (js, info):
         groups = list(info.config.priority_groups or ())
         if not groups:
@@ -410,7 +409,7 @@ def reset(
         start = info.ack_floor.stream_seq + 1
         where = f"at sequence {count(seq)}" if seq is not None else "after its ack floor"
         what = f"Reset consumer {title(info)}, which is at {count(start)}, to continue"
-        Asker(settings).confirm(f"{what} {where}?", force=force)
+        settings.ask().confirm(f"{what} {where}?", force=force)
         result = js.reset_consumer(info.stream_name, info.name, seq)
     show(settings, result, f"continues at sequence {count(result.reset_seq)}", state_only=True)
 
@@ -438,7 +437,7 @@ def rm(
                 for info in found
             )
             what = "consumer" if len(found) == 1 else "consumers"
-            Asker(settings).confirm(f"Really remove {what} {listed}?", force=force)
+            settings.ask().confirm(f"Really remove {what} {listed}?", force=force)
         with deletions(settings, lambda name: f"Consumer {stream} > {name} was removed") as deleted:
             for info in found:
                 # One that is not found was deleted by another client.

@@ -24,7 +24,6 @@ from ..shared.names import (
     names_of,
 )
 from ..shared.output import count, emit, emit_text, size
-from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, bad, show_rows, write_blocks
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, one_line
@@ -280,7 +279,7 @@ def requeue(
             raise _no_letter(settings, js, letters, (stream, consumer))
         chosen = [known[seq] for seq in dict.fromkeys(sequences)] or list(known.values())
         if chosen:
-            Asker(settings).confirm(
+            settings.ask().confirm(
                 f"Publish {count(len(chosen))} dead letters of consumer {stream} > {consumer} again?",
                 force=force,
             )

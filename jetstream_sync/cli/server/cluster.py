@@ -25,7 +25,6 @@ from ..shared.names import (
     title,
 )
 from ..shared.output import emit_text
-from ..shared.prompts import Asker
 from ..shared.render import Field, Table, bad, show_rows
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, one_line
@@ -162,7 +161,7 @@ def peer_remove(settings: Settings, *, name: str | None, peer: str | None, force
 
     The cluster chooses another server for the replica. Without one, the server refuses.
     """
-    ask = Asker(settings)
+    ask = settings.ask()
     with settings.jetstream() as js:
         stream = named_stream(settings, js, name)
         group = _stream_group(js, stream.cached_info)
@@ -327,6 +326,6 @@ def meta_peer_remove(settings: Settings, *, peer: str, force: bool) -> None:
             text = f"{peer!r} is not in the meta group; the members are {', '.join(known)}"
             raise CommandError(text, ExitStatus.NOT_FOUND)
         note = "it answers" if peer in group.answering else "it does not answer"
-        Asker(settings).confirm(f"Remove server {peer} ({note}) from the cluster?", force=force)
+        settings.ask().confirm(f"Remove server {peer} ({note}) from the cluster?", force=force)
         _meta_request(settings, nc, "SERVER.REMOVE", {"peer": peer})
     emit_text(settings, {"removed_peer": peer}, f"Removed server {peer} from the meta group")

@@ -629,7 +629,7 @@ def change_config(settings: Settings, js: JetStream, step: Step, *, force: bool)
     """Show a change, make it after a confirmation, and return what the call returned."""
     if not settings.json:
         show_differences(settings, step.found)
-    Asker(settings).confirm(f"Change {step.declared.title}?", force=force)
+    settings.ask().confirm(f"Change {step.declared.title}?", force=force)
     result = run_step(js, step)
     check_updates(js, [(step, result)])
     return result

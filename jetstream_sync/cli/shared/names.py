@@ -13,7 +13,6 @@ import click
 from ... import errors
 from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX, check_consumer_name, check_stream_name
-from .prompts import Asker
 from .settings import Settings
 from .status import CommandError, did_you_mean, not_found
 from .values import STREAM_NAME, Decorator, with_options
@@ -38,7 +37,7 @@ def note_without_leader(settings: Settings, what: str, info: StreamInfo) -> None
 def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:
     """Return the stream with a name, by default the answer to a prompt."""
     if name is None:
-        name = Asker(settings).choose("Select a stream", js.stream_names, "STREAM")
+        name = settings.ask().choose("Select a stream", js.stream_names, "STREAM")
     stream = find_stream(js, name)
     note_without_leader(settings, f"stream {name}", stream.cached_info)
     return stream
@@ -70,7 +69,7 @@ def names_of(
     settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> tuple[str, str]:
     """Return the names of a stream and of one of its consumers; prompt for missing names."""
-    ask = Asker(settings)
+    ask = settings.ask()
     if stream is None:
         stream = ask.select("Select a stream", js.stream_names, "STREAM")
     if consumer is None:

@@ -8,16 +8,13 @@ all missing values. Prompts are written to standard error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from ...exit_status import ExitStatus
-from .env import single_line, unescaped
+from .env import Environment, single_line, unescaped
 from .status import CommandError
-
-if TYPE_CHECKING:
-    from .settings import Settings
 
 T = TypeVar("T")
 
@@ -36,11 +33,11 @@ def _help_of(flag: str, label: str) -> str:
 
 
 class Asker:
-    """Prompts for missing values; call `done()` after the last one."""
+    """Prompts for missing values, made by `Settings.ask`; call `done()` after the last one."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._env = settings.env
-        self.interactive: bool = settings.interactive
+    def __init__(self, env: Environment, *, interactive: bool) -> None:
+        self._env = env
+        self.interactive = interactive
         self.missing: list[str] = []
 
     def done(self) -> None:

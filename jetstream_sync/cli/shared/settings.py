@@ -23,6 +23,7 @@ from ...contexts import OPTIONS, TLS_OPTIONS, connect_options, is_server_of, loc
 from ...exit_status import ExitStatus
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, json_text, parse_json, single_line, unescaped
+from .prompts import Asker
 from .status import CommandError, explained, file_errors, may_lack_meta_leader, one_line
 from .values import TIMEOUT, Decorator, option
 
@@ -108,6 +109,10 @@ class Settings:
             return False
         # Prompts are written to stderr, so it must be visible as well.
         return all(item.isatty() for item in (self.env.stdin, self.env.stdout, self.env.stderr))
+
+    def ask(self) -> Asker:
+        """Return prompts for missing values, and confirmations."""
+        return Asker(self.env, interactive=self.interactive)
 
     def _switch(self, name: str, *variables: str) -> bool:
         if name in self.given:

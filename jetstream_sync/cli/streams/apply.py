@@ -21,7 +21,6 @@ from ...subjects import KV_PREFIX, OBJECT_PREFIX, check_stream_name
 from ..shared.config import check_updates, config_of, difference_documents, read_documents, run_step
 from ..shared.listings import Lister, lister
 from ..shared.output import emit_text
-from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
 from ..shared.values import FILE, option
@@ -178,7 +177,7 @@ def _confirm(settings: Settings, steps: Sequence[Step], *, force: bool) -> None:
         what = f"{held} to deliver" if step.declared.kind == "consumer" else held
         lines.append(f"delete  {step.declared.title}, {what}")
     settings.env.stderr.write("".join(f"{line}\n" for line in lines))
-    ask = Asker(settings)
+    ask = settings.ask()
     if not ask.interactive:
         ask.confirm(f"Delete {counted(len(steps), 'object')}?", force=force)
         return

@@ -37,7 +37,6 @@ from ..shared.listings import lister
 from ..shared.long_running import failover, failover_options
 from ..shared.names import find_stream, stream_argument
 from ..shared.output import count, emit_text, size, to_json
-from ..shared.prompts import Asker
 from ..shared.render import show_progress
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, exit_status, file_errors, one_line
@@ -343,7 +342,7 @@ def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: boo
         found = js.get_stream(name).cached_info
     except errors.StreamNotFoundError:
         return False
-    Asker(settings).confirm(
+    settings.ask().confirm(
         f"Delete Stream {name} with {counted(found.state.messages, 'message')} "
         "and replace it with the backup?",
         force=force,

@@ -25,7 +25,6 @@ from ..shared.config import (
     write_config,
 )
 from ..shared.names import find_stream, named_stream, optional_stream_argument, stream_argument
-from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError
 from ..shared.values import STREAM_NAME, allow_one, force_option, option
@@ -127,7 +126,7 @@ def _prompt_for_config(
     settings: Settings, name: str | None, fields: dict[str, Any], *, defaults: bool
 ) -> StreamConfig:
     """Return the config from options and prompts; the prompts have the order of the 2020 CLI."""
-    ask = Asker(settings)
+    ask = settings.ask()
     if defaults:
         ask.interactive = False
     name = ask.value("Stream name", "NAME", check_stream_name, value=name, blank="")
@@ -215,7 +214,7 @@ def seal(settings: Settings, name: str, force: bool) -> None:
         stream = find_stream(js, name)
         info = stream.cached_info
         if not info.config.sealed:
-            Asker(settings).confirm(
+            settings.ask().confirm(
                 f"Seal Stream {name} with {counted(info.state.messages, 'message')} permanently?",
                 force=force,
             )

@@ -24,7 +24,6 @@ from ..shared.env import readable
 from ..shared.long_running import failover_options, pause
 from ..shared.names import optional_stream_argument, stream_argument, stream_of
 from ..shared.output import emit_text, when
-from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
 from ..shared.status import CommandError, about
 from ..shared.values import (
@@ -189,7 +188,7 @@ def view(
     """
     allow_one({"--id": seq, "--since": since, "--last": last})
     writer = _writer(settings, **writing)
-    ask = Asker(settings)
+    ask = settings.ask()
     paged = settings.interactive and not (follow or limit or last)
     number = 0
     with stream_of(settings, name, **failover_options(settings)) as stream:
@@ -300,7 +299,7 @@ def rmm(
     settings: Settings, name: str, sequences: tuple[int, ...], no_erase: bool, force: bool
 ) -> None:
     """Delete single messages by sequence; their data is overwritten."""
-    ask = Asker(settings)
+    ask = settings.ask()
     deleted: list[int] = []
     missing: list[int] = []
     with stream_of(settings, name) as stream:

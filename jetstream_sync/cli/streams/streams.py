@@ -27,7 +27,6 @@ from ..shared.listings import (
 )
 from ..shared.names import complete_stream, optional_stream_argument, stream_of, suggesting
 from ..shared.output import Missing, count, deletions, emit, emit_names, emit_text, size, when
-from ..shared.prompts import Asker
 from ..shared.render import (
     Block,
     Field,
@@ -455,7 +454,7 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
 
     With --force, a stream whose servers are lost is deleted, too.
     """
-    ask = Asker(settings)
+    ask = settings.ask()
     with settings.jetstream() as js:
         if not names:
             names = (ask.choose("Select a stream", js.stream_names, "STREAM"),)
@@ -531,12 +530,12 @@ def purge(
     with stream_of(settings, name) as stream:
         held = counted(stream.cached_info.state.messages, "message")
         part = "" if (subject, seq, keep) == (None, None, None) else "some of "
-        Asker(settings).confirm(f"Purge {part}{held} from {stream.name}?", force=force)
+        settings.ask().confirm(f"Purge {part}{held} from {stream.name}?", force=force)
         purge_some = partial(stream.purge, subject, seq, keep)
         try:
             purged = purge_some(force=force)
         except errors.PendingAcksError as error:
-            Asker(settings).confirm(f"{error}. Purge anyway?", force=False)
+            settings.ask().confirm(f"{error}. Purge anyway?", force=False)
             purged = purge_some(force=True)
         document = {"success": True, "purged": purged}
         emit_text(settings, document, f"Purged {counted(purged, 'message')}\n")

@@ -22,7 +22,6 @@ from ...workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, r
 from ...workers.running import ProcessReport, RunningMessage, request_reports
 from ..shared.env import single_line, visible
 from ..shared.output import emit_text, say
-from ..shared.prompts import Asker
 from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import LOGIN_PARTS, Settings, command
 from ..shared.status import CommandError
@@ -218,7 +217,7 @@ def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> N
     unused = [state for state in states if state.state == "unused"]
     if prune and unused:
         listed = ", ".join(item.name for item in unused)
-        Asker(settings).confirm(f"Delete schedules {listed}?", force=force)
+        settings.ask().confirm(f"Delete schedules {listed}?", force=force)
         found.delete_schedules(unused)
     kept = [state for state in states if not (prune and state in unused)]
     document = {
