@@ -13,13 +13,12 @@ import click
 from click.shell_completion import get_completion_class
 
 from .. import errors
-from ..exit_status import ExitStatus
 from .main import NounGroup
 from .shared.env import parse_json
 from .shared.output import emit, emit_text
 from .shared.render import Block, Field, Table, show_blocks, show_rows
 from .shared.settings import Settings, command
-from .shared.status import MEANINGS, CommandError
+from .shared.status import MEANINGS, AbsentError, CommandError, FailedError
 from .shared.values import ANY_CASE_PATTERN
 
 
@@ -193,9 +192,8 @@ def completion(settings: Settings, *, shell: str) -> None:
     """  # noqa: D301 - click requires the character, not the escape
     kind = get_completion_class(shell)
     if kind is None:
-        raise CommandError(
+        raise FailedError(
             f"this version of click does not support {shell}",
-            ExitStatus.FAILED,
             hint="install a newer version of click",
         )
     script = kind(click.Command("jsm"), {}, "jsm", "_JSM_COMPLETE").source()
@@ -251,9 +249,8 @@ def lookup_errors(settings: Settings, *, codes: tuple[int, ...]) -> None:
     known = {item["err_code"]: item for item in _known()}
     for code in codes:
         if code not in known:
-            raise CommandError(
+            raise AbsentError(
                 f"unknown error code {code}: {known[10003]['source']} does not define it",
-                ExitStatus.NOT_FOUND,
                 hint="list all codes with 'jsm errors ls'",
             )
     found = [known[code] for code in codes]

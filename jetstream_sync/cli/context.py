@@ -27,7 +27,7 @@ from .shared.settings import (
     command,
     read_password,
 )
-from .shared.status import CommandError, one_line
+from .shared.status import AbsentError, CommandError, one_line
 from .shared.values import force_option, names_option, option
 
 
@@ -189,7 +189,7 @@ def previous(settings: Settings) -> None:
     """Select the previously selected context."""
     before = _contexts(settings).previous
     if before is None:
-        raise CommandError("there is no previously selected context", ExitStatus.NOT_FOUND)
+        raise AbsentError("there is no previously selected context")
     _select(settings, before)
 
 

@@ -13,7 +13,6 @@ import click
 from ... import StreamInfo, errors
 from ...declare import CREATE, DELETE, NOTHING, Declared, Step
 from ...durations import duration_to_ns, time_to_text
-from ...exit_status import ExitStatus
 from ...net.clock import Deadline
 from ...subjects import check_bucket
 from ..shared.config import change_config, changed, config_options, display_fields, take_fields
@@ -24,7 +23,7 @@ from ..shared.names import note_without_leader
 from ..shared.output import announce, emit_item, emit_text, size
 from ..shared.render import Block, Field, Table, show_blocks, show_rows
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, about, not_found
+from ..shared.status import AbsentError, about, not_found
 from ..shared.values import Decorator, Parsed, force_option, option
 from ..streams.streams import CLUSTER, REPLICATION
 
@@ -263,8 +262,7 @@ class BucketKind(Generic[_B]):
             except errors.NotFoundError:
                 missing.append(single_line(name))
         if missing and not ignore_missing:
-            text = f"bucket {store.bucket} has no {self.item} {', '.join(missing)}"
-            raise CommandError(text, ExitStatus.NOT_FOUND)
+            raise AbsentError(f"bucket {store.bucket} has no {self.item} {', '.join(missing)}")
         listed = ", ".join(f"{store.bucket} > {single_line(name)}" for name in found)
         if found:
             settings.ask().confirm(f"Delete {listed}?", force=force)

@@ -10,7 +10,6 @@ import click
 
 from ... import KeyValueConfig, KeyValueStatus
 from ...durations import counted, duration_to_ns, time_from_ns, time_to_text
-from ...exit_status import ExitStatus
 from ..messages.outgoing import body_of
 from ..messages.view import body_fields, header_fields, write_bytes
 from ..shared.env import readable, visible
@@ -18,7 +17,7 @@ from ..shared.names import bucket_names, complete_bucket
 from ..shared.output import count, emit_names, emit_text, to_json, when
 from ..shared.render import Field, Table, show_rows
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import AbsentError
 from ..shared.values import DURATION, FROM_1, TIMEOUT, Decorator, allow_one, force_option, option
 from .buckets import BucketKind
 
@@ -205,8 +204,7 @@ def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bo
 def _get_many(settings: Settings, store: KeyValue, bucket: str, pattern: str, *, raw: bool) -> None:
     found = _entries(store, (pattern,))
     if not found:
-        text = f"bucket {bucket} has no key that matches {readable(pattern)!r}"
-        raise CommandError(text, ExitStatus.NOT_FOUND)
+        raise AbsentError(f"bucket {bucket} has no key that matches {readable(pattern)!r}")
     if raw:
         write_bytes(settings.env, b"".join(entry.value + b"\n" for entry in found))
         return
@@ -227,9 +225,7 @@ def history(settings: Settings, bucket: str, key: str) -> None:
     with KV.connected(settings, bucket) as store:
         found = store.history(key)
     if not found:
-        raise CommandError(
-            f"key {readable(key)!r} not found in bucket {bucket}", ExitStatus.NOT_FOUND
-        )
+        raise AbsentError(f"key {readable(key)!r} not found in bucket {bucket}")
     title = f"History of {bucket} > {readable(key)}"
     show_rows(settings, found, Table(_HISTORY, title), item=entry_document)
 
@@ -372,9 +368,8 @@ def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool
         stored = store.history(key)
         found = next((item for item in stored if item.revision == revision), None)
         if found is None or found.operation.name != "PUT":
-            raise CommandError(
+            raise AbsentError(
                 f"bucket {bucket} has no value of key {readable(key)} with revision {revision}",
-                ExitStatus.NOT_FOUND,
                 hint="list the revisions with 'jsm kv history'",
             )
         settings.ask().confirm(

@@ -13,7 +13,6 @@ from ... import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig, error
 from ...declare import CREATE, NOTHING, Declared, Step
 from ...differences import without_server_labels
 from ...durations import duration_text
-from ...exit_status import ExitStatus
 from ...subjects import check_consumer_name, filter_fields, subjects_overlap
 from ..shared.config import (
     ask_for_field,
@@ -38,7 +37,7 @@ from ..shared.names import (
 )
 from ..shared.prompts import Asker
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import CommandError, FailedError
 from ..shared.values import UNTIL, Parsed, allow_one, option, parse_time
 from .consumers import show
 
@@ -241,9 +240,8 @@ def _create(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool)
         check_updates(js, [(step, result)])
         return _info_of(result)
     except errors.ConsumerExistsError as error:
-        raise CommandError(
+        raise FailedError(
             f"consumer {name} exists with another configuration",
-            ExitStatus.FAILED,
             hint="change it with 'edit' or --update",
             cause=error,
         ) from error

@@ -10,7 +10,6 @@ import click
 
 from ... import errors
 from ...durations import time_to_text
-from ...exit_status import ExitStatus
 from ...workers import DeadLetter, DeadLetters
 from ..messages.view import body_fields, header_fields, header_lines, write_bytes
 from ..shared.env import readable
@@ -26,7 +25,7 @@ from ..shared.names import (
 from ..shared.output import count, emit, emit_text, size
 from ..shared.render import Block, Field, Table, bad, show_rows, write_blocks
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, one_line
+from ..shared.status import AbsentError, CommandError, FailedError, one_line
 from ..shared.values import LIMITED_DURATION, force_option, option
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
             # Not an empty list, which would mean that there are no dead letters.
             emit_text(settings, {"stored_in": [], "messages": None}, "")
             text = "dead letters are unknown: no stream stores the advisories"
-            raise CommandError(text, ExitStatus.NOT_FOUND, hint=_SETUP)
+            raise AbsentError(text, hint=_SETUP)
         lost: dict[str, str] = {}
         items = letters.find(stream, consumer)
         messages = in_parallel(lambda item: _message(letters, item, lost), items)
@@ -94,7 +93,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     show_rows(settings, present, Table(columns, heading, "No dead letters"), document=result)
     if lost:
         listed = ", ".join(f"{name} ({reason})" for name, reason in lost.items())
-        raise CommandError(f"these streams cannot be read: {listed}", ExitStatus.FAILED)
+        raise FailedError(f"these streams cannot be read: {listed}")
 
 
 #: In place of a message whose stream does not answer.
@@ -222,16 +221,15 @@ def _no_letter(
     """Return the error for an unknown dead letter; raise that of an unknown stream or consumer."""
     find_consumer(settings, js, *consumer)
     which = "no dead letter" if seq is None else f"no dead letter {seq}"
-    return CommandError(
+    return AbsentError(
         f"{which} of {' > '.join(consumer)} found",
-        ExitStatus.NOT_FOUND,
         hint="" if letters.advisory_streams() else _SETUP,
     )
 
 
 def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
     listed = ", ".join(map(str, sequences))
-    return CommandError(f"stream {stream} no longer has message {listed}", ExitStatus.NOT_FOUND)
+    return AbsentError(f"stream {stream} no longer has message {listed}")
 
 
 # --- requeue --------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from ..shared.output import count as count_text
 from ..shared.output import size
 from ..shared.render import Block, Field, show_blocks, show_progress
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import CommandError, FailedError, TimedOutError
 from ..shared.values import FROM_1, SIZE, Parsed, allow_one, option, with_options
 
 if TYPE_CHECKING:
@@ -226,10 +226,9 @@ def _js_fetch(nc: Connection, js: JetStream, workload: Workload, client: _Client
             )
             client.samples.append(now() - began)
             if not messages:
-                raise CommandError(
+                raise TimedOutError(
                     f"no message for {_STALL_TIMEOUT_S:g} s, after {client.done:,} of "
-                    f"{workload.count:,}",
-                    ExitStatus.TIMED_OUT,
+                    f"{workload.count:,}"
                 )
             for msg in messages:
                 msg.ack()
@@ -269,9 +268,7 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
             yield
             found = js.get_stream(workload.name).cached_info.state.messages if kind.stores else 0
             if kind.stores and found != workload.count:
-                raise CommandError(
-                    f"the stream has {found:,} of {workload.count:,} messages", ExitStatus.FAILED
-                )
+                raise FailedError(f"the stream has {found:,} of {workload.count:,} messages")
         finally:
             # A Ctrl-C may interrupt the creation after the server has created the stream.
             # The name is generated, so the stream cannot belong to another program.

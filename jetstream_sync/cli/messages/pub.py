@@ -11,7 +11,6 @@ import click
 
 from ... import Headers, errors
 from ...durations import counted
-from ...exit_status import ExitStatus
 from ...headers import MSG_ID, MSG_TTL, StatusCode
 from ...net.clock import Deadline, monotonic
 from ..shared.env import readable, single_line, visible
@@ -25,7 +24,7 @@ from ..shared.long_running import (
 from ..shared.output import count as count_text
 from ..shared.output import emit, emit_item, emit_line, say, to_json
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, hint_of, one_line
+from ..shared.status import CommandError, FailedError, TimedOutError, hint_of, one_line
 from ..shared.system import JSONObject, parsed
 from ..shared.values import (
     DURATION,
@@ -205,7 +204,7 @@ def _stored(
     except errors.TimeoutError as error:
         text = one_line(error)
         hint = "a repetition with the same --msg-id is stored once"
-        raise CommandError(text, ExitStatus.TIMED_OUT, hint=hint) from error
+        raise TimedOutError(text, hint=hint) from error
 
 
 def _unstored(js: JetStream, subject: str, error: errors.NoStreamResponseError) -> Exception:
@@ -215,7 +214,7 @@ def _unstored(js: JetStream, subject: str, error: errors.NoStreamResponseError) 
     except errors.Error:
         return error
     text = f"stream {name} did not store {subject!r}: it has no leader, or its servers are down"
-    return CommandError(text, ExitStatus.FAILED, hint=hint_of(error))
+    return FailedError(text, hint=hint_of(error))
 
 
 class _Published:
@@ -350,14 +349,12 @@ def req(
                 writer.write(msg)
                 received += 1
             if not received:
-                raise CommandError(
-                    f"no reply on {readable(message.subject)!r} in {settings.timeout:g} s",
-                    ExitStatus.TIMED_OUT,
+                raise TimedOutError(
+                    f"no reply on {readable(message.subject)!r} in {settings.timeout:g} s"
                 )
             if received < replies:
-                raise CommandError(
-                    f"received {received} of {replies} replies in {settings.timeout:g} s",
-                    ExitStatus.TIMED_OUT,
+                raise TimedOutError(
+                    f"received {received} of {replies} replies in {settings.timeout:g} s"
                 )
 
 
@@ -481,11 +478,10 @@ def trace(
             events.append(parsed(msg.data, "trace event"))
             wanted += events[-1].get("hops") or 0
     if not events:
-        raise CommandError("no trace arrived", ExitStatus.TIMED_OUT)
+        raise TimedOutError("no trace arrived")
     emit(settings, events, lambda: _show_trace(settings, events))
     if len(events) < wanted:
-        text = f"{len(events)} of {wanted} servers sent a trace"
-        raise CommandError(text, ExitStatus.TIMED_OUT)
+        raise TimedOutError(f"{len(events)} of {wanted} servers sent a trace")
 
 
 def _show_trace(settings: Settings, events: list[JSONObject]) -> None:

@@ -22,7 +22,6 @@ import click
 
 from ... import AckPolicy, ConsumerConfig, DeliverPolicy, JetStreamMsg, errors
 from ...durations import counted
-from ...exit_status import ExitStatus
 from ...net.clock import Deadline, monotonic
 from ...subjects import check_stream_name, check_subject, subject_matches
 from ..shared.env import readable
@@ -38,7 +37,7 @@ from ..shared.names import (
 from ..shared.output import announce, say, when
 from ..shared.output import count as with_separators
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, one_line
+from ..shared.status import CommandError, TimedOutError, one_line
 from ..shared.values import (
     FROM_1,
     TIME,
@@ -140,7 +139,7 @@ class PullSource:
         self._at_end = number == 0
         if number > 0:
             text = f"{counted(number, 'message')} pending, but the server delivers none"
-            raise CommandError(text, ExitStatus.TIMED_OUT)
+            raise TimedOutError(text)
 
     def end(self) -> None:
         """Request no more messages."""
@@ -412,7 +411,7 @@ def check_received(number: int, wanted: int | None, noun: str = "message") -> No
     """Raise an error if fewer messages than wanted were received, or none."""
     if number != wanted and (wanted is not None or not number):
         asked = "" if wanted is None else f" of {wanted:,}"
-        raise CommandError(f"received {number:,}{asked} {noun}s", ExitStatus.TIMED_OUT)
+        raise TimedOutError(f"received {number:,}{asked} {noun}s")
 
 
 @dataclass
@@ -587,9 +586,8 @@ def consumer_next(
         reading.run(count, wait, per_message=False)
         if not reading.shown:
             where = f"{found.stream_name} {found.name}"
-            raise CommandError(
+            raise TimedOutError(
                 "no message" if no_wait else f"no message in {wait:g} s",
-                ExitStatus.TIMED_OUT,
                 hint=f"'jsm consumer info {where}' shows what is left",
             )
 

@@ -11,7 +11,6 @@ import click
 
 from ... import ClusterInfo, ConsumerInfo, StreamInfo, errors
 from ...codec import dumps
-from ...exit_status import ExitStatus
 from ...net.clock import Deadline
 from ...subjects import API_PREFIX
 from ..shared.listings import Listed, lister
@@ -27,7 +26,7 @@ from ..shared.names import (
 from ..shared.output import emit_text
 from ..shared.render import Field, Table, bad, show_rows
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, one_line
+from ..shared.status import AbsentError, CommandError, FailedError, TimedOutError, one_line
 from ..shared.system import PING, MetaGroup, all_replies, parsed
 from ..shared.values import force_option, option
 from ..streams.streams import find_options, find_streams
@@ -65,8 +64,7 @@ class _Group:
     def check(self) -> None:
         """Raise an error unless there are replicas that may become the leader."""
         if not self.replicas:
-            text = f"{self.name} has one replica: there is no other server to lead it"
-            raise CommandError(text, ExitStatus.FAILED)
+            raise FailedError(f"{self.name} has one replica: there is no other server to lead it")
 
     def wait_leader(self, timeout: float) -> str:
         """Return the new leader; raise `CommandError` if the leader is the same after a timeout."""
@@ -90,8 +88,7 @@ def _new_leader(
             continue  # there is no leader during the election
         if now and now != before:
             return now
-    text = f"{name}: no new leader was elected within {timeout:g} s"
-    raise CommandError(text, ExitStatus.TIMED_OUT)
+    raise TimedOutError(f"{name}: no new leader was elected within {timeout:g} s")
 
 
 def _stream_group(js: JetStream, info: StreamInfo) -> _Group:
@@ -171,7 +168,7 @@ def peer_remove(settings: Settings, *, name: str | None, peer: str | None, force
             peer = ask.choose("Select a server", lambda: servers, "PEER")
         if peer not in servers:
             text = f"{peer!r} has no replica of {stream.name}; the servers are {', '.join(servers)}"
-            raise CommandError(text, ExitStatus.NOT_FOUND)
+            raise AbsentError(text)
         ask.confirm(f"Remove server {peer} from stream {stream.name}?", force=force)
         stream.remove_peer(peer)
     document = {"name": stream.name, "removed_peer": peer}
@@ -241,7 +238,7 @@ def _balance(
     show_rows(settings, rows, Table(_MOVES, title, none))
     listed.check()
     if stayed := [row["name"] for row in rows if "leader" in row and row["leader"] != row["to"]]:
-        raise CommandError(f"leaders not moved: {', '.join(stayed)}", ExitStatus.FAILED)
+        raise FailedError(f"leaders not moved: {', '.join(stayed)}")
 
 
 @command()
@@ -280,7 +277,7 @@ def consumer_balance(settings: Settings, *, stream: str | None, dry_run: bool) -
 def _meta_group(settings: Settings, nc: Connection) -> MetaGroup:
     group = MetaGroup.of(all_replies(settings, nc, f"{PING}.JSZ", {}))
     if not group.size:
-        raise CommandError("the servers have no meta group, or do not answer", ExitStatus.FAILED)
+        raise FailedError("the servers have no meta group, or do not answer")
     return group
 
 
@@ -324,7 +321,7 @@ def meta_peer_remove(settings: Settings, *, peer: str, force: bool) -> None:
         known = [*group.answering, *group.silent]
         if peer not in known:
             text = f"{peer!r} is not in the meta group; the members are {', '.join(known)}"
-            raise CommandError(text, ExitStatus.NOT_FOUND)
+            raise AbsentError(text)
         note = "it answers" if peer in group.answering else "it does not answer"
         settings.ask().confirm(f"Remove server {peer} ({note}) from the cluster?", force=force)
         _meta_request(settings, nc, "SERVER.REMOVE", {"peer": peer})

@@ -36,7 +36,7 @@ from ..shared.render import (
     write_blocks,
 )
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, one_line
+from ..shared.status import AbsentError, CommandError, FailedError, one_line
 from ..shared.system import (
     PING,
     SERVER,
@@ -143,7 +143,7 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
     except KeyboardInterrupt:
         # The usual end of this command, so there is no error text.
         raise click.exceptions.Exit(ExitStatus.INTERRUPTED) from None
-    raise CommandError("the server exited", ExitStatus.FAILED)
+    raise FailedError("the server exited")
 
 
 # --- ls, ping and info ----------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def info(settings: Settings, *, server: str | None) -> None:
         except errors.TimeoutError:
             found = None
     if found is None:
-        raise CommandError(f"no server {asked!r} answered", ExitStatus.NOT_FOUND)
+        raise AbsentError(f"no server {asked!r} answered")
     varz = found["data"]
     show_blocks(settings, varz, *(Block(title, lines, varz) for title, lines in _INFO.items()))
 

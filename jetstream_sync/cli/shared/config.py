@@ -37,7 +37,7 @@ from .output import count, emit_text, limit, say, size, to_json
 from .prompts import Asker
 from .render import Field
 from .settings import Settings
-from .status import CommandError, file_errors
+from .status import CommandError, FailedError, file_errors
 from .values import (
     FILE,
     LIMIT,
@@ -622,7 +622,7 @@ def run_step(js: JetStream, step: Step) -> Any:
         if step.found:
             listed = "; ".join(item.text for item in step.found)
             text = f"{title} cannot be changed: {error} [{listed}]"
-        raise CommandError(text, ExitStatus.FAILED, cause=error) from error
+        raise FailedError(text, cause=error) from error
 
 
 def change_config(settings: Settings, js: JetStream, step: Step, *, force: bool) -> Any:
@@ -656,9 +656,8 @@ def check_updates(js: JetStream, done: Sequence[tuple[Step, Any]]) -> None:
         if found
     ]
     if texts:
-        raise CommandError(
-            f"another editor has changed the same fields at the same time: {', '.join(texts)}",
-            ExitStatus.FAILED,
+        raise FailedError(
+            f"another editor has changed the same fields at the same time: {', '.join(texts)}"
         )
 
 

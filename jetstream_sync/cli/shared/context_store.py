@@ -27,9 +27,8 @@ from ...contexts import (
     is_reference,
     scheme_of,
 )
-from ...exit_status import ExitStatus
 from .env import json_text, parse_json
-from .status import CommandError, did_you_mean
+from .status import AbsentError, CommandError, FailedError, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,9 +76,8 @@ class Contexts:
             raise self._missing(name)
 
     def _missing(self, name: str) -> CommandError:
-        return CommandError(
+        return AbsentError(
             f'context "{name}" not found{did_you_mean(name, self.names())}',
-            ExitStatus.NOT_FOUND,
             hint="see 'jsm context ls'",
         )
 
@@ -158,7 +156,7 @@ class Contexts:
                 self._file(name).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise CommandError(f"{path}: {error.strerror}", ExitStatus.FAILED) from error
+            raise FailedError(f"{path}: {error.strerror}") from error
 
 
 def redacted(fields: Mapping[str, Any]) -> dict[str, Any]:

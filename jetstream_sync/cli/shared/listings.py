@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ... import errors
 from ...durations import counted
-from ...exit_status import ExitStatus
 from ...net.clock import Deadline
 from ...subjects import KV_PREFIX, OBJECT_PREFIX
 from .long_running import failover_options
@@ -23,7 +22,7 @@ from .names import suggesting
 from .output import Missing, emit_names
 from .render import Field, ReportOptions, Table, write_reports
 from .settings import Settings
-from .status import CommandError, one_line
+from .status import FailedError, one_line
 from .values import Decorator, option
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Listed(Generic[T]):
 
         """
         if self.more is not None:
-            raise CommandError(one_line(self.more), ExitStatus.FAILED)
+            raise FailedError(one_line(self.more))
         if not self.missing:
             return
         names = [item.name for item in self.missing[:_MAX_NAMED]]
@@ -139,7 +138,7 @@ class Listed(Generic[T]):
         listed = ", ".join(names) + (f" and {more:,} more" if more else "")
         states = " or ".join(sorted({item.state for item in self.missing}))
         text = f"{counted(len(self.missing), self.noun)} {states}: {listed}"
-        raise CommandError(f"the list is incomplete: {text}", ExitStatus.FAILED)
+        raise FailedError(f"the list is incomplete: {text}")
 
 
 class Lister:

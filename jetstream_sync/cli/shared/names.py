@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ... import errors
-from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX, check_consumer_name, check_stream_name
 from .settings import Settings
-from .status import CommandError, did_you_mean, not_found
+from .status import AbsentError, CommandError, did_you_mean, not_found
 from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def suggesting(js: JetStream, stream: str, consumer: str = "") -> Iterator[None]
     except errors.ConsumerNotFoundError as error:
         close = did_you_mean(consumer, js.consumer_names(stream))
         text = f'stream {stream} has no consumer "{consumer}"{close}'
-        raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
+        raise AbsentError(text, cause=error) from error
 
 
 # --- consumers ----------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ...exit_status import ExitStatus
 from .env import Environment, single_line, unescaped
-from .status import CommandError
+from .status import AbsentError, CommandError
 
 T = TypeVar("T")
 
@@ -90,9 +89,7 @@ class Asker:
             return ""
         known = names()
         if not known:
-            raise CommandError(
-                f"there is nothing to choose from: {label.lower()}", ExitStatus.NOT_FOUND
-            )
+            raise AbsentError(f"there is nothing to choose from: {label.lower()}")
         return str(
             self._ask(
                 "select",

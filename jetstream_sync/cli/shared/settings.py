@@ -275,8 +275,7 @@ class Settings:
                 continue
             if context.get_parameter_source(error.option) is ParameterSource.COMMANDLINE:
                 flag, value = self._typed(parameter.opts)
-                text = f"{flag} {value!r}: {error.reason}"
-                return CommandError(text)
+                return CommandError(f"{flag} {value!r}: {error.reason}")
         return error
 
     def _typed(self, flags: Sequence[str]) -> tuple[str, str]:

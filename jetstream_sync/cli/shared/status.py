@@ -36,22 +36,42 @@ MEANINGS: Final = {
 class CommandError(Exception):
     """A command failed for a reason other than an error of the library; by default, the user can mend it."""
 
+    status: ExitStatus = ExitStatus.USAGE
+
     def __init__(
         self,
         message: str,
-        status: ExitStatus = ExitStatus.USAGE,
+        status: ExitStatus | None = None,
         *,
         hint: str = "",
         cause: errors.APIError | None = None,
     ) -> None:
         super().__init__(message, status)
         self.message = message
-        self.status = status
+        self.status = self.status if status is None else status
         self.hint = hint
         self.cause = cause
 
     def __str__(self) -> str:
         return self.message
+
+
+class FailedError(CommandError):
+    """The operation failed."""
+
+    status = ExitStatus.FAILED
+
+
+class AbsentError(CommandError):
+    """What the command is about does not exist."""
+
+    status = ExitStatus.NOT_FOUND
+
+
+class TimedOutError(CommandError):
+    """There is nothing to deliver, or the time to wait ran out."""
+
+    status = ExitStatus.TIMED_OUT
 
 
 _LOG_IN: Final = "log in with --user, --creds, --nkey or --token, or choose a --context"
@@ -328,5 +348,4 @@ def not_found(
     kind: str, name: str, names: Sequence[str], cause: errors.APIError | None = None
 ) -> CommandError:
     """Return the error for an unknown name, with status `ExitStatus.NOT_FOUND`."""
-    text = f'{kind} "{name}" not found{did_you_mean(name, names)}'
-    return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)
+    return AbsentError(f'{kind} "{name}" not found{did_you_mean(name, names)}', cause=cause)

@@ -22,7 +22,7 @@ from ...exit_status import ExitStatus
 from .env import single_line
 from .output import Missing
 from .settings import Settings
-from .status import CommandError
+from .status import CommandError, FailedError, TimedOutError
 
 if TYPE_CHECKING:
     from ... import Connection
@@ -65,7 +65,7 @@ def replies(
             if problem := response.get("error"):
                 server = response.get("server", {}).get("name", "a server")
                 text = f"{server}: {problem.get('description', problem)}"
-                raise CommandError(single_line(text), ExitStatus.FAILED)
+                raise FailedError(single_line(text))
             yield response
     except errors.NoRespondersError:
         raise CommandError(
@@ -207,7 +207,7 @@ def check_replies(
 
     """
     if not found:
-        raise CommandError("no server answered", ExitStatus.TIMED_OUT)
+        raise TimedOutError("no server answered")
     texts = [problem] if problem else []
     total = max(expected, len(found) + len(silent))
     if len(found) < total:

@@ -22,7 +22,7 @@ from ..shared.config import check_updates, config_of, difference_documents, read
 from ..shared.listings import Lister, lister
 from ..shared.output import emit_text
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import AbsentError, CommandError
 from ..shared.values import FILE, option
 
 #: The lists of a file, and the record of their items.
@@ -277,7 +277,7 @@ def _plan(
     try:
         steps = plan(lists.js, declared, strict=strict)
     except errors.StreamNotFoundError as error:
-        raise CommandError(error.description, ExitStatus.NOT_FOUND, cause=error) from error
+        raise AbsentError(error.description, cause=error) from error
     for step in steps:
         owner = next((item.before for item in step.found if item.field == "metadata"), None)
         other = (owner or {}).get(SET_LABEL) if isinstance(owner, dict) else None

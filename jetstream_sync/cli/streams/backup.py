@@ -39,7 +39,14 @@ from ..shared.names import find_stream, stream_argument
 from ..shared.output import count, emit_text, size, to_json
 from ..shared.render import show_progress
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, exit_status, file_errors, one_line
+from ..shared.status import (
+    AbsentError,
+    CommandError,
+    FailedError,
+    exit_status,
+    file_errors,
+    one_line,
+)
 from ..shared.values import FILE, SIZE, NonEmptyPath, force_option_for, option
 from .streams import show_info
 
@@ -360,7 +367,7 @@ def _check_version(nc: Connection, saved: Backup) -> None:
     if made > here:
         text = f"the backup was made by nats-server {saved.version}, and this server is {version}"
         hint = "restore it on a server of the same version or a newer one"
-        raise CommandError(f"{saved.directory}: {text}", ExitStatus.FAILED, hint=hint)
+        raise FailedError(f"{saved.directory}: {text}", hint=hint)
 
 
 def bring_back(
@@ -378,9 +385,8 @@ def bring_back(
             stream = js.restore_stream(info, file, timeout=settings.timeout)
     except errors.RestoreNameInUseError as error:
         name = config.name
-        raise CommandError(
+        raise FailedError(
             f"stream {name} already exists",
-            ExitStatus.FAILED,
             hint="delete it, or use 'jsm stream restore --overwrite'",
         ) from error
     except errors.Error as error:
@@ -424,7 +430,7 @@ def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
         # Messages may have expired since the backup, or the new config has other limits.
         settings.note(f"{text}; the limits of its config may be the reason")
         return
-    raise CommandError(text, ExitStatus.FAILED)
+    raise FailedError(text)
 
 
 @command("backup")
@@ -503,7 +509,7 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
         path.parent for path in directory.glob(f"*/{_INFO}") if not path.parent.name.startswith(".")
     )
     if not found:
-        raise CommandError(f"no backup found in {directory}", ExitStatus.NOT_FOUND)
+        raise AbsentError(f"no backup found in {directory}")
     saved: dict[str, Backup] = {}
     for item in map(open_backup, found):
         other = saved.setdefault(item.info.config.name, item)
@@ -527,7 +533,7 @@ def restore_account(settings: Settings, *, directory: Path) -> None:
         settings.note(f"the backup is incomplete: it was made without {', '.join(lost)}")
     _report(settings, results, "restored", "restored")
     if lost:
-        raise CommandError(f"not in the backup: {', '.join(lost)}", ExitStatus.FAILED)
+        raise FailedError(f"not in the backup: {', '.join(lost)}")
 
 
 def _attempt(
@@ -554,4 +560,4 @@ def _report(settings: Settings, results: list[dict[str, Any]], done: str, undone
     text = f"{counted(len(good), 'Stream')} {done}: {messages}, {data} of data"
     emit_text(settings, results, text)
     if failed:
-        raise CommandError(f"not {undone}: {', '.join(failed)}", ExitStatus.FAILED)
+        raise FailedError(f"not {undone}: {', '.join(failed)}")

@@ -18,14 +18,13 @@ import click
 
 from ... import errors
 from ...durations import counted
-from ...exit_status import ExitStatus
 from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
 from ..shared.env import readable
 from ..shared.long_running import failover_options, pause
 from ..shared.names import optional_stream_argument, stream_argument, stream_of
 from ..shared.output import emit_text, when
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, about
+from ..shared.status import AbsentError, CommandError, FailedError, about
 from ..shared.values import (
     FROM_1,
     PATTERN,
@@ -213,7 +212,7 @@ def view(
             text = (
                 f"stream {stream.name} has {counted(held, 'message')}, but the server returns none"
             )
-            raise CommandError(text, ExitStatus.FAILED)
+            raise FailedError(text)
     if not number and not settings.json and not writing["raw"]:
         settings.env.stderr.write("No messages\n")
 
@@ -243,8 +242,7 @@ def _select(
                 yield msg
                 following = msg.seq + 1
         except errors.StreamNotFoundError as error:
-            text = f'stream "{stream.name}" was deleted'
-            raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
+            raise AbsentError(f'stream "{stream.name}" was deleted', cause=error) from error
         pause(_FOLLOW_INTERVAL_S)
 
 
@@ -285,8 +283,7 @@ def get(
         except errors.MessageNotFoundError as error:
             subject = last_for or next_for
             which = f"of {readable(subject)}" if subject is not None else f"{seq}"
-            text = f"stream {name} has no message {which}"
-            raise CommandError(text, ExitStatus.NOT_FOUND, cause=error) from error
+            raise AbsentError(f"stream {name} has no message {which}", cause=error) from error
         writer.write(msg)
 
 
@@ -318,7 +315,7 @@ def rmm(
         listed = ", ".join(map(str, missing))
         if deleted:
             settings.note(f"{len(deleted)} of {len(deleted) + len(missing)} messages were deleted")
-        raise CommandError(f"{name} has no message {listed}", ExitStatus.NOT_FOUND)
+        raise AbsentError(f"{name} has no message {listed}")
 
 
 def _delete(stream: Stream, seq: int, *, secure: bool) -> bool:

@@ -8,14 +8,13 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 
 from ...durations import counted
-from ...exit_status import ExitStatus
 from ...version import install_command
 from ..shared.listings import Lister
 from ..shared.long_running import RECONNECT_OPTIONS, failover_options, pause
 from ..shared.output import emit
 from ..shared.render import Table, write_rows
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import FailedError
 from ..shared.values import TIMEOUT, option
 from .data import BOTH, CONSUMERS, STREAMS, VIEWS, Collector, TopOptions
 
@@ -87,9 +86,8 @@ def _with_extra(run: Callable[[], T]) -> T:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"aiohttp", "textual", "textual_serve"}:
             raise
-        raise CommandError(
+        raise FailedError(
             "'jsm top' on a terminal needs the extra 'top'",
-            ExitStatus.FAILED,
             hint=f"{install_command('top')}, or --once for one table",
         ) from error
 
@@ -146,5 +144,4 @@ def _once(settings: Settings, options: TopOptions) -> None:
         raise frame.failure
     missing = sum(row.is_missing for found in frame.rows.values() for row in found)
     if missing:
-        text = f"the tables are incomplete: {counted(missing, 'row')} unreachable"
-        raise CommandError(text, ExitStatus.FAILED)
+        raise FailedError(f"the tables are incomplete: {counted(missing, 'row')} unreachable")

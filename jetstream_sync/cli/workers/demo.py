@@ -49,7 +49,7 @@ from ..shared.long_running import pause
 from ..shared.output import emit
 from ..shared.render import Field, Table, bad, show_progress, write_rows
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import CommandError, FailedError
 from ..shared.values import NonEmptyPath, option
 
 # --- the orders -----------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def demo(
     report["seconds"] = time.monotonic() - started
     emit(settings, report, lambda: _write_report(settings, report))
     if not report["exactly_once"]:
-        raise CommandError("not every order came through exactly once", ExitStatus.FAILED)
+        raise FailedError("not every order came through exactly once")
 
 
 def _own_server(settings: Settings, running: contextlib.ExitStack) -> Settings:

@@ -10,7 +10,6 @@ import click
 
 from ... import errors
 from ...codec import decode, encode, loads
-from ...exit_status import ExitStatus
 from ...net.clock import monotonic
 from ...services import ServicePing
 from ...subjects import SERVICES_PREFIX
@@ -19,7 +18,7 @@ from ..shared.names import named_stream
 from ..shared.output import emit_item, emit_text
 from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError, one_line
+from ..shared.status import AbsentError, FailedError, one_line
 from ..shared.values import option
 
 if TYPE_CHECKING:
@@ -121,9 +120,7 @@ def ping(settings: Settings, *, name: str | None) -> None:
             document = {**encode(found), "rtt_ms": round(took, 3)}
             emit_item(settings, document, f"{shown} in {took:.2f} ms")
     if not count:
-        raise CommandError(
-            "no services" if name is None else f"no service {visible(name)!r}", ExitStatus.NOT_FOUND
-        )
+        raise AbsentError("no services" if name is None else f"no service {visible(name)!r}")
 
 
 @contextlib.contextmanager
@@ -139,14 +136,13 @@ def _asked(settings: Settings) -> Iterator[tuple[Connection, list[Exception]]]:
     unread = (errors.InvalidResponseError, errors.ServiceError)
     failed = [error for error in found if isinstance(error, unread)]
     if failed:
-        text = f"{len(failed)} of the replies cannot be read: {one_line(failed[0])}"
-        raise CommandError(text, ExitStatus.FAILED)
+        raise FailedError(f"{len(failed)} of the replies cannot be read: {one_line(failed[0])}")
 
 
 def _must_exist(found: list[Any], name: str, instance: str | None) -> None:
     if not found:
         about = f" with the ID {visible(instance)!r}" if instance is not None else ""
-        raise CommandError(f"no service {visible(name)!r}{about}", ExitStatus.NOT_FOUND)
+        raise AbsentError(f"no service {visible(name)!r}{about}")
 
 
 # --- counters -----------------------------------------------------------------------------------
@@ -172,8 +168,7 @@ def _counters(settings: Settings, stream: str) -> Iterator[Counters]:
         try:
             yield js.counters(stream)
         except errors.KeyNotFoundError as error:
-            text = f"stream {stream} has no counter {error.key!r}"
-            raise CommandError(text, ExitStatus.NOT_FOUND) from error
+            raise AbsentError(f"stream {stream} has no counter {error.key!r}") from error
 
 
 def _counter_document(entry: CounterEntry) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import click
 
 from ... import codec, errors
 from ...durations import counted, time_from_text
-from ...exit_status import ExitStatus
 from ...subjects import KV_PREFIX
 from ...workers import CallProgress
 from ...workers.call_messages import CallRecord, CallStatus
@@ -23,7 +22,7 @@ from ..shared.env import readable, visible
 from ..shared.names import complete_bucket
 from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import Settings, command
-from ..shared.status import CommandError
+from ..shared.status import AbsentError
 from ..shared.values import FROM_1, TIME, allow_one, option
 
 if TYPE_CHECKING:
@@ -92,8 +91,7 @@ def _buckets(js: JetStream, given: Sequence[str]) -> list[str]:
     listing.check()
     marked = [item.bucket for item in listing if RESULTS_MARK in (item.config.metadata or {})]
     if not marked:
-        text = "no bucket of results is known: --bucket names one that is not marked"
-        raise CommandError(text, ExitStatus.NOT_FOUND)
+        raise AbsentError("no bucket of results is known: --bucket names one that is not marked")
     return marked
 
 
@@ -271,7 +269,7 @@ def show(settings: Settings, *, call: str, bucket: Sequence[str], mask: bool) ->
             if document is not None:
                 show_blocks(settings, document, *call_blocks(document))
                 return
-    raise CommandError(f"no call {visible(call)!r} is stored", ExitStatus.NOT_FOUND)
+    raise AbsentError(f"no call {visible(call)!r} is stored")
 
 
 def _document(

@@ -24,7 +24,7 @@ from ..shared.env import single_line, visible
 from ..shared.output import emit_text, say
 from ..shared.render import Block, Field, Table, bad, show_blocks, show_rows, warn
 from ..shared.settings import LOGIN_PARTS, Settings, command
-from ..shared.status import CommandError
+from ..shared.status import AbsentError, CommandError, FailedError
 from ..shared.values import Decorator, force_option_for, option, with_options
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _reports(
     if not found:
         found.check()
     if name is not None and not found:
-        raise CommandError(f"no running worker {visible(name)!r} reports", ExitStatus.NOT_FOUND)
+        raise AbsentError(f"no running worker {visible(name)!r} reports")
     return found
 
 
@@ -404,4 +404,4 @@ def _imported(target: str) -> Worker:
         text = (
             f"worker {target!r}: importing {module} raised {type(error).__name__}: {error}{where}"
         )
-        raise CommandError(text, ExitStatus.FAILED) from error
+        raise FailedError(text) from error
