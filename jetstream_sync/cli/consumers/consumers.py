@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,15 +23,7 @@ from ... import (
 )
 from ...durations import counted, duration_text, seconds_text
 from ..shared.config import display_fields
-from ..shared.listings import (
-    Listed,
-    Lister,
-    emit_listed_names,
-    lister,
-    long_option,
-    missing_consumer,
-    show_listed,
-)
+from ..shared.listings import Listed, Lister, lister, long_option, missing_consumer, show_listed
 from ..shared.names import (
     complete_consumer,
     complete_stream,
@@ -264,28 +257,12 @@ def ls(
         if stream is None and not (all_streams or conditions) and settings.interactive:
             stream = settings.ask().select("Select a stream", lists.js.stream_names, "STREAM")
         key: Callable[[ConsumerInfo], str] = title if stream is None else attrgetter("name")
-        if names:
-            listed = find_consumers(lists, stream, options)
-            # Consumers of different streams may have the same name.
-            emit_listed_names(settings, listed, key if stream is not None else _pair_of)
-            return
+        take = partial(find_consumers, lists, stream, options)
         where = f"of {stream}" if stream is not None else "of all streams"
-        show_listed(
-            settings,
-            lambda: find_consumers(lists, stream, options),
-            Table(
-                (_name_of(stream), *(_LONG if long else _LIST)),
-                f"Consumers {where}",
-                f"No consumers {where}{' match' if conditions else ''}",
-            ),
-            report,
-            key=key,
-            sortable=(_name_of(stream), *_LONG),
-        )
-
-
-def _pair_of(info: ConsumerInfo) -> str:
-    return f"{info.stream_name} {info.name}"
+        none = f"No consumers {where}{' match' if conditions else ''}"
+        table = Table((_name_of(stream), *(_LONG if long else _LIST)), f"Consumers {where}", none)
+        sortable = (_name_of(stream), *_LONG)
+        show_listed(settings, take, table, report, key=key, sortable=sortable, names=names)
 
 
 def _is_idle(info: ConsumerInfo, since: datetime) -> bool:

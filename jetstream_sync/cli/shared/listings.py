@@ -368,12 +368,16 @@ def show_listed(
     *,
     key: Callable[[T], str],
     sortable: Sequence[Field],
+    names: bool,
 ) -> None:
     """
     Write a listing as a table, once or repeatedly; see `write_reports` for one that is not complete.
 
-    `key`: the name of an item. `sortable`: the columns by which it may be sorted.
+    `key`: the name of an item. `sortable`: the columns by which it may be sorted. `names`: write the names only, once.
     """
+    if names:
+        emit_listed_names(settings, take(), key)
+        return
     listed: Listed[T] = Listed("")
 
     def rows() -> list[Any]:
@@ -391,6 +395,8 @@ def show_listed(
 
 def emit_listed_names(settings: Settings, listed: Listed[T], key: Callable[[T], str]) -> None:
     """Write the names of a listing, one a line, also of what is missing; fail if it is not complete."""
-    missing = (row.name.replace(" > ", " ") for row in listed.shown() if _UNKNOWN not in row.name)
-    emit_names(settings, sorted([*map(key, listed.found), *missing]))
+    missing = (row.name for row in listed.shown() if _UNKNOWN not in row.name)
+    names = [*map(key, listed.found), *missing]
+    # The names of a stream and a consumer are two arguments of a command.
+    emit_names(settings, sorted(name.replace(" > ", " ") for name in names))
     listed.check()

@@ -17,7 +17,6 @@ from ...durations import counted, seconds_text
 from ..shared.listings import (
     Listed,
     Lister,
-    emit_listed_names,
     in_parallel,
     is_internal,
     lister,
@@ -427,19 +426,11 @@ def ls(settings: Settings, *, names: bool, everything: bool, long: bool, **optio
             found = lists.js.stream_names(conditions.get("subject"))
             emit_names(settings, [name for name in found if everything or not is_internal(name)])
             return
-        if names:
-            listed = find_streams(lists, options, everything=everything)
-            emit_listed_names(settings, listed, attrgetter("config.name"))
-            return
+        take = partial(find_streams, lists, options, everything=everything)
         none = "No streams match" if conditions else "No streams defined"
-        show_listed(
-            settings,
-            lambda: find_streams(lists, options, everything=everything),
-            Table(_LONG if long else _LIST, "Streams", none),
-            report,
-            key=attrgetter("config.name"),
-            sortable=_LONG,
-        )
+        table = Table(_LONG if long else _LIST, "Streams", none)
+        key = attrgetter("config.name")
+        show_listed(settings, take, table, report, key=key, sortable=_LONG, names=names)
 
 
 @command()
