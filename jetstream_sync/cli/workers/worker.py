@@ -54,8 +54,7 @@ _run_options: Final = with_options(*(_run_option(*item) for item in RUN_OPTIONS.
 @command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @_run_options
-@click.pass_context
-def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any) -> None:
+def run(settings: Settings, *, target: str, **given: Any) -> None:
     """
     Handle messages until Ctrl-C or SIGTERM.
 
@@ -85,7 +84,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the process
     servers = tuple(_servers(settings))
     options = run_options(target, argparse.Namespace(servers=servers, **given))
-    ctx.exit(run_worker(options, settings.env.stderr, load=_imported))
+    raise click.exceptions.Exit(run_worker(options, settings.env.stderr, load=_imported))
 
 
 @command()
@@ -98,10 +97,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
     envvar="JETSTREAM_WORKER_PROCESSES",
 )
 @option("-v, --verbose", "Show all options of the handlers.")
-@click.pass_context
-def check(
-    ctx: click.Context, settings: Settings, *, target: str, processes: int, verbose: bool
-) -> None:
+def check(settings: Settings, *, target: str, processes: int, verbose: bool) -> None:
     """
     Check streams, consumers, options and permissions of a worker.
 
@@ -125,13 +121,12 @@ def check(
     if not settings.json:
         for text in result.warnings:
             settings.note(f"warning: {text}")
-    ctx.exit(result.status)
+    raise click.exceptions.Exit(result.status)
 
 
 @command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
-@click.pass_context
-def verify(ctx: click.Context, settings: Settings, *, target: str) -> None:
+def verify(settings: Settings, *, target: str) -> None:
     """
     Compare the calls of tasks with their messages, states and dead letters.
 
@@ -144,14 +139,13 @@ def verify(ctx: click.Context, settings: Settings, *, target: str) -> None:
     emit_text(settings, {"disagreements": found}, "\n".join(found))
     if text := worker.unverified():
         settings.note(text)
-    ctx.exit(ExitStatus.FAILED if found else ExitStatus.OK)
+    raise click.exceptions.Exit(ExitStatus.FAILED if found else ExitStatus.OK)
 
 
 @command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @option("--check", "Show the changes and make none; exit with status 1 if there are any.")
-@click.pass_context
-def setup(ctx: click.Context, settings: Settings, *, target: str, check: bool) -> None:
+def setup(settings: Settings, *, target: str, check: bool) -> None:
     """
     Create the streams, buckets and consumers of a worker, and update those that differ.
 
@@ -167,7 +161,7 @@ def setup(ctx: click.Context, settings: Settings, *, target: str, check: bool) -
         for step in steps
     ]
     emit_text(settings, {"check": check, "steps": items}, "" if steps else "Nothing to do")
-    ctx.exit(ExitStatus.FAILED if check and steps else ExitStatus.OK)
+    raise click.exceptions.Exit(ExitStatus.FAILED if check and steps else ExitStatus.OK)
 
 
 @command()
@@ -175,10 +169,7 @@ def setup(ctx: click.Context, settings: Settings, *, target: str, check: bool) -
 @click.argument("seq", type=click.IntRange(min=1))
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @option("--pdb", "Start the debugger where the handler has raised.")
-@click.pass_context
-def replay(
-    ctx: click.Context, settings: Settings, *, stream: str, seq: int, target: str, pdb: bool
-) -> None:
+def replay(settings: Settings, *, stream: str, seq: int, target: str, pdb: bool) -> None:
     """
     Run one dead letter through its handler in this process.
 
@@ -196,7 +187,7 @@ def replay(
     emit_text(settings, document, text + "\n".join(lines))
     if error is not None and pdb:
         debugger.post_mortem(error.__traceback__)
-    ctx.exit(ExitStatus.OK if error is None else ExitStatus.FAILED)
+    raise click.exceptions.Exit(ExitStatus.OK if error is None else ExitStatus.FAILED)
 
 
 @command()
