@@ -18,7 +18,7 @@ from ...subjects import check_bucket
 from ..shared.config import change_config, changed, config_options, display_fields, take_fields
 from ..shared.env import single_line, visible
 from ..shared.listings import emit_listed_names, lister
-from ..shared.long_running import reconnect_options, wait_interruptibly
+from ..shared.long_running import wait_interruptibly
 from ..shared.names import note_without_leader
 from ..shared.output import announce, emit_item, emit_text, size
 from ..shared.render import Block, Field, Table, show_blocks, show_rows
@@ -175,7 +175,7 @@ class BucketKind(Generic[_B]):
         """Show the changes of a watch until Ctrl-C, or the first ``number`` of them."""
         shown = 0
         with (
-            self.connected(settings, bucket, **reconnect_options(settings)) as store,
+            self.connected(settings, bucket, reconnects="always") as store,
             watch(store) as watcher,
         ):
             announce(settings, f"Watching {bucket}")

@@ -21,7 +21,7 @@ from ..messages.outgoing import header_option
 from ..messages.view import write_bytes
 from ..shared.config import PAIR
 from ..shared.env import single_line, visible
-from ..shared.long_running import failover, failover_options, read_interruptibly
+from ..shared.long_running import failover, read_interruptibly
 from ..shared.names import complete_store
 from ..shared.output import count, emit_names, emit_text, size, when
 from ..shared.render import Block, Field, Table, show_blocks, show_progress, show_rows
@@ -236,7 +236,7 @@ def put(
     )
     with (
         _source(settings, path) as opened,
-        OBJECTS.connected(settings, bucket, **failover_options(settings)) as store,
+        OBJECTS.connected(settings, bucket, reconnects="failover") as store,
     ):
         _confirm_replacement(settings, store, name, force=force)
         data = opened if path is not None else read_interruptibly(opened)

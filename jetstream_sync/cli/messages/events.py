@@ -13,7 +13,7 @@ from ...durations import time_from_text
 from ...net.clock import Deadline
 from ...subjects import check_subject
 from ..shared.env import json_text, readable, single_line
-from ..shared.long_running import reconnect_options, wait_interruptibly
+from ..shared.long_running import wait_interruptibly
 from ..shared.names import consumer_arguments, find_consumer, title
 from ..shared.output import announce, emit_item, emit_line, ns_text, when
 from ..shared.render import Block, Field, write_blocks
@@ -67,7 +67,7 @@ def events(
         return True
 
     # API calls of this command would be events as well, so none is made while listening.
-    with settings.connection(**reconnect_options(settings)) as nc:
+    with settings.connection(reconnects="always") as nc:
         source = CoreSource(nc, chosen, "", settings.timeout)
         announce(settings, f"Listening on {' '.join(f'[{subject}]' for subject in chosen)}")
         _listen(settings, source, show, "event", count, wait)
@@ -173,7 +173,7 @@ def sample(
     Sampling must be enabled with --sample of 'add' or 'edit'. With --json the events are shown as the
     server sent them.
     """
-    with settings.connection(**reconnect_options(settings)) as nc:
+    with settings.connection(reconnects="always") as nc:
         info = find_consumer(settings, settings.jetstream_on(nc), stream, consumer)
         percent = (info.config.sample_freq or "0").removesuffix("%")
         if not int(percent):

@@ -21,7 +21,7 @@ from ..shared.env import Environment
 from ..shared.long_running import read_interruptibly
 from ..shared.settings import Settings
 from ..shared.status import CommandError, file_errors
-from ..shared.values import Decorator, option, with_options
+from ..shared.values import Decorator, Parsed, option, with_options
 
 if TYPE_CHECKING:
     from ... import Connection
@@ -48,26 +48,18 @@ def require_2_11(nc: Connection, feature: str) -> None:
         raise errors.ServerTooOldError(feature, "2.11", version)
 
 
-def _header_pairs(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> list[tuple[str, str]]:
-    """Return the names and values of ``--header NAME:VALUE``."""
-    pairs = []
-    for value in values:
-        name, colon, text = value.partition(":")
-        if not colon or not name.strip():
-            raise click.BadParameter(f"invalid header {value!r}: expected NAME:VALUE")
-        pairs.append((name.strip(), text.strip()))
-    return pairs
+def _header(text: str) -> tuple[str, str]:
+    """Return the name and the value of ``--header NAME:VALUE``."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ValueError(f"invalid header {text!r}: expected NAME:VALUE")
+    return name.strip(), value.strip()
 
 
+_HEADER: Final = Parsed("header", _header)
 #: The headers of a message, as pairs.
 header_option: Decorator = option(
-    "-H, --header K:V",
-    "Add a header; repeatable.",
-    to="headers",
-    multiple=True,
-    callback=_header_pairs,
+    "-H, --header K:V", "Add a header; repeatable.", _HEADER, to="headers", multiple=True
 )
 
 #: The options of `outgoing()`.

@@ -14,13 +14,7 @@ from ...durations import counted
 from ...headers import MSG_ID, MSG_TTL, StatusCode
 from ...net.clock import Deadline, monotonic
 from ..shared.env import readable, single_line, visible
-from ..shared.long_running import (
-    failover,
-    failover_options,
-    pause,
-    reconnect_options,
-    wait_interruptibly,
-)
+from ..shared.long_running import failover, pause, wait_interruptibly
 from ..shared.output import count as count_text
 from ..shared.output import emit, emit_item, emit_line, say, to_json
 from ..shared.settings import Settings, command
@@ -117,7 +111,7 @@ def pub(
     messages = outgoing(settings, subject, body, **options)
     published = _Published(settings, several=several, quiet=quiet)
     watch = PermissionWatch(settings.timeout)
-    with settings.connection(watch.on_error, **failover_options(settings)) as nc:
+    with settings.connection(watch.on_error, reconnects="failover") as nc:
 
         def check_received() -> None:
             watch.flush(nc)
@@ -406,10 +400,7 @@ def reply(
     """Answer the requests to SUBJECT with BODY until Ctrl-C, also after a restart of the server."""
     if echo == (body is not None):
         raise click.UsageError("give either BODY or --echo")
-    with (
-        settings.connection(**reconnect_options(settings)) as nc,
-        nc.subscribe(subject, queue) as requests,
-    ):
+    with settings.connection(reconnects="always") as nc, nc.subscribe(subject, queue) as requests:
         nc.flush(settings.timeout)
         if not requests.is_valid:
             requests.unsubscribe()  # raises why the subscription has ended

@@ -25,7 +25,7 @@ from ...durations import counted
 from ...net.clock import Deadline, monotonic
 from ...subjects import check_stream_name, check_subject, subject_matches
 from ..shared.env import readable
-from ..shared.long_running import reconnect_options, wait_interruptibly
+from ..shared.long_running import wait_interruptibly
 from ..shared.names import (
     complete_stream,
     consumer_arguments,
@@ -663,7 +663,7 @@ def consumer_sub(
         watch.on_error(error)
         settings.note(f"warning: {one_line(error)}")
 
-    with settings.connection(**reconnect_options(settings), error_cb=on_error) as nc:
+    with settings.connection(reconnects="always", error_cb=on_error) as nc:
         js = settings.jetstream_on(nc)
         info = find_consumer(settings, js, stream, consumer)
         view = _writer(settings, raw=raw, layout=layout)
@@ -784,7 +784,7 @@ def sub(
     writer = SubWriter(settings, headers_only=headers_only, **options)
     acks = ack if ack is not None else durable is not None
     watch = PermissionWatch(settings.timeout)
-    with settings.connection(watch.on_error, **reconnect_options(settings)) as nc:
+    with settings.connection(watch.on_error, reconnects="always") as nc:
         names = [f"[{subject}]" for subject in subjects]
         source: Source
         if match_replies:

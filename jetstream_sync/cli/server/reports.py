@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ...durations import counted, time_from_text
-from ..shared.long_running import failover_options
 from ..shared.output import Missing, size
 from ..shared.render import Field, ReportOptions, Table, bad, report_options, warn, write_reports
 from ..shared.settings import Settings, command
@@ -115,7 +114,7 @@ class ServerReport:
         answered: Replies = []
         silent: list[Missing] = []
         problem = ""
-        with settings.connection(**failover_options(settings)) as nc:
+        with settings.connection(reconnects="failover") as nc:
 
             def take() -> list[Any]:
                 nonlocal problem

@@ -17,7 +17,6 @@ from ... import errors
 from ...durations import counted
 from ...net.clock import Deadline
 from ...subjects import KV_PREFIX, OBJECT_PREFIX
-from .long_running import failover_options
 from .names import suggesting
 from .output import Missing, emit_names
 from .render import Field, ReportOptions, Table, write_reports
@@ -290,7 +289,7 @@ class Lister:
 @contextlib.contextmanager
 def lister(settings: Settings, *, repeats: bool = False) -> Iterator[Lister]:
     """Open a connection for a ``with`` block, which reconnects if ``repeats``, and yield a `Lister` on it."""
-    with settings.connection(**(failover_options(settings) if repeats else {})) as nc:
+    with settings.connection(reconnects="failover" if repeats else "") as nc:
         yield Lister(settings, nc)
 
 

@@ -1,54 +1,23 @@
-"""
-Long-running commands: connection options, waits that Ctrl-C always interrupts, and repeated reports.
-
-Commands that run until Ctrl-C reconnect after a server restart and report it. Those that read or write
-much reconnect for as long as a request may take, so that a cluster may lose a server meanwhile.
-"""
+"""Long-running commands: calls that are repeated, and waits that Ctrl-C always interrupts."""
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import select
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 from ... import errors
 from ...net.clock import Deadline
-from .settings import Settings
-
-if TYPE_CHECKING:
-    from ... import ConnectionEvent
 
 T = TypeVar("T")
 
-#: Seconds between two attempts to reconnect, and how many timeouts a call is repeated for.
-_FAILOVER_WAIT_S: Final = 0.25
+#: How many timeouts a call is repeated for.
 _FAILOVER_TIMEOUTS: Final = 3
 #: Seconds before a call is made again while a stream has no leader.
 _ELECTION_WAIT_S: Final = 2.0
-
-#: Options of a connection that reconnects without limit. The output is watched by a person, so a server
-#: that stops answering is detected within half a minute.
-RECONNECT_OPTIONS: Final[dict[str, Any]] = {
-    "allow_reconnect": True,
-    "max_reconnect_attempts": -1,
-    "reconnect_time_wait": 0.5,
-    "ping_interval": 10.0,
-    "max_outstanding_pings": 2,
-}
-
-
-def failover_options(settings: Settings) -> dict[str, Any]:
-    """Return the options of a connection that reconnects for up to the timeout of a request."""
-    attempts = max(1, math.ceil(settings.timeout / _FAILOVER_WAIT_S))
-    return {
-        "allow_reconnect": True,
-        "max_reconnect_attempts": attempts,
-        "reconnect_time_wait": _FAILOVER_WAIT_S,
-    }
 
 
 def failover(call: Callable[[], T], timeout: float) -> T:
@@ -70,19 +39,6 @@ def failover(call: Callable[[], T], timeout: float) -> T:
             # The call has waited for a reply, or the next one waits for the connection.
             if not isinstance(error, (errors.TimeoutError, errors.ConnectionLostError)):
                 pause(min(_ELECTION_WAIT_S, deadline.left() or 0.0))
-
-
-def reconnect_options(settings: Settings) -> dict[str, Any]:
-    """Return `RECONNECT_OPTIONS` with callbacks that report disconnects and reconnects."""
-
-    def on_disconnect(event: ConnectionEvent) -> None:
-        why = f": {event.error}" if event.error is not None else ""
-        settings.note(f"disconnected{why}; reconnecting")
-
-    def on_reconnect(event: ConnectionEvent) -> None:
-        settings.note(f"reconnected to {event.server}")
-
-    return {**RECONNECT_OPTIONS, "disconnected_cb": on_disconnect, "reconnected_cb": on_reconnect}
 
 
 # --- waits and reports --------------------------------------------------------------------------

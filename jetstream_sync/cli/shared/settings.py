@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -28,12 +29,23 @@ from .status import CommandError, explained, file_errors, may_lack_meta_leader, 
 from .values import TIMEOUT, Decorator, option
 
 if TYPE_CHECKING:
-    from ... import Connection, JetStream
+    from ... import Connection, ConnectionEvent, JetStream
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 #: The maximum number of different warnings of one connection: each acknowledgement has its own subject.
 _MAX_WARNINGS: Final = 20
+#: Options of a connection that reconnects without limit. The output is watched by a person, so a server
+#: that stops answering is detected within half a minute.
+_RECONNECT_OPTIONS: Final[dict[str, Any]] = {
+    "allow_reconnect": True,
+    "max_reconnect_attempts": -1,
+    "reconnect_time_wait": 0.5,
+    "ping_interval": 10.0,
+    "max_outstanding_pings": 2,
+}
+#: Seconds between two attempts to reconnect during a failover.
+_FAILOVER_WAIT_S: Final = 0.25
 #: The default timeout of a request, in seconds.
 _DEFAULT_TIMEOUT_S = 5.0
 #: How long to wait for a meta leader after another request had no answer, in seconds.
@@ -142,15 +154,38 @@ class Settings:
         self.env.stderr.write(f"jsm: {text}\n")
         self.env.stderr.flush()
 
+    def _reconnect_options(self, reconnects: str) -> dict[str, Any]:
+        if not reconnects:
+            return {"allow_reconnect": False}
+        if reconnects == "failover":
+            attempts = max(1, math.ceil(self.timeout / _FAILOVER_WAIT_S))
+            waits = {"max_reconnect_attempts": attempts, "reconnect_time_wait": _FAILOVER_WAIT_S}
+            return {"allow_reconnect": True, **waits}
+
+        def on_disconnect(event: ConnectionEvent) -> None:
+            why = f": {event.error}" if event.error is not None else ""
+            self.note(f"disconnected{why}; reconnecting")
+
+        def on_reconnect(event: ConnectionEvent) -> None:
+            self.note(f"reconnected to {event.server}")
+
+        callbacks = {"disconnected_cb": on_disconnect, "reconnected_cb": on_reconnect}
+        return {**_RECONNECT_OPTIONS, **callbacks}
+
     @contextlib.contextmanager
     def connection(
-        self, on_error: Callable[[Exception], object] | None = None, **options: Any
+        self,
+        on_error: Callable[[Exception], object] | None = None,
+        *,
+        reconnects: Literal["", "failover", "always"] = "",
+        **options: Any,
     ) -> Iterator[Connection]:
         """
         Open a connection for a ``with`` block, and close it.
 
-        It does not reconnect unless ``allow_reconnect`` is set. `on_error`: is called with each error of the
-        connection, beside the warning. ``servers``: some of the servers of the login.
+        `on_error`: is called with each error of the connection, beside the warning. `reconnects`: ``failover``
+        for as long as a request may take, so that a cluster may lose a server meanwhile, and ``always`` for a
+        command that runs until Ctrl-C, with notes. ``servers``: some of the servers of the login.
         """
         import logging  # noqa: PLC0415 - not needed for help
 
@@ -159,7 +194,7 @@ class Settings:
         if not env.variables.get("JSM_DEBUG") and not logger.handlers:
             # Commands report errors themselves; log records would mix with their output.
             logger.addHandler(logging.NullHandler())
-        long_running = options.get("max_reconnect_attempts") == -1
+        long_running = reconnects == "always"
         warnings: list[str] = []
 
         def warn(error: Exception) -> None:
@@ -183,7 +218,7 @@ class Settings:
             "name": context.command_path if context else "jsm",
             # The servers share the timeout.
             "connect_timeout": self.timeout / len(servers),
-            "allow_reconnect": False,
+            **self._reconnect_options(reconnects),
             # The end of the block waits for the server, too.
             "drain_timeout": self.timeout,
             "error_cb": warn,

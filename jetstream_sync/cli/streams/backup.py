@@ -34,7 +34,7 @@ from ...exit_status import ExitStatus
 from ...subjects import check_stream_name
 from ..shared.config import config_of_file
 from ..shared.listings import lister
-from ..shared.long_running import failover, failover_options
+from ..shared.long_running import failover
 from ..shared.names import find_stream, stream_argument
 from ..shared.output import count, emit_text, size, to_json
 from ..shared.render import show_progress
@@ -278,7 +278,7 @@ def backup(settings: Settings, name: str, directory: Path, force: bool, **option
     when the backup is complete; an interrupted backup leaves nothing behind.
     """
     check_target(directory, force=force)
-    with settings.connection(**failover_options(settings)) as nc:
+    with settings.connection(reconnects="failover") as nc:
         stream = find_stream(settings.jetstream_on(nc), name)
         version = nc.server_info.version
         saved = back_up(settings, stream, directory, version=version, force=force, **options)

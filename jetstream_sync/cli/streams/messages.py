@@ -20,7 +20,7 @@ from ... import errors
 from ...durations import counted
 from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
 from ..shared.env import readable
-from ..shared.long_running import failover_options, pause
+from ..shared.long_running import pause
 from ..shared.names import optional_stream_argument, stream_argument, stream_of
 from ..shared.output import emit_text, when
 from ..shared.settings import Settings, command
@@ -190,7 +190,7 @@ def view(
     ask = settings.ask()
     paged = settings.interactive and not (follow or limit or last)
     number = 0
-    with stream_of(settings, name, **failover_options(settings)) as stream:
+    with stream_of(settings, name, reconnects="failover") as stream:
         if since is not None:
             seq = _sequence_at(stream, since)
         most = None if grep or headers else page + 1 if paged else limit

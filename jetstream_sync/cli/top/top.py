@@ -10,7 +10,7 @@ import click
 from ...durations import counted
 from ...version import install_command
 from ..shared.listings import Lister
-from ..shared.long_running import RECONNECT_OPTIONS, failover_options, pause
+from ..shared.long_running import pause
 from ..shared.output import emit
 from ..shared.render import Table, write_rows
 from ..shared.settings import Settings, command
@@ -105,7 +105,7 @@ def _serve(settings: Settings, listen: str, public_url: str | None) -> NoReturn:
 def _live(settings: Settings, options: TopOptions) -> None:
     from .app import TopApp, run_app  # noqa: PLC0415 - needs the extra
 
-    with settings.connection(**RECONNECT_OPTIONS) as nc:
+    with settings.connection(reconnects="always", disconnected_cb=None, reconnected_cb=None) as nc:
         js = settings.jetstream_on(nc)
         collector = Collector(nc, Lister(settings, nc), options)
         run_app(TopApp(settings, nc, js, collector, options))
@@ -116,7 +116,7 @@ def _live(settings: Settings, options: TopOptions) -> None:
 
 def _once(settings: Settings, options: TopOptions) -> None:
     view = options.view
-    with settings.connection(**failover_options(settings)) as nc:
+    with settings.connection(reconnects="failover") as nc:
         collector = Collector(nc, Lister(settings, nc), options)
         for wait in (options.interval, 0.0):
             frame = collector.collect(view)
