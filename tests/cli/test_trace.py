@@ -99,9 +99,3 @@ def test_replies_in_json(jsm, nc):
     out, _ = child.communicate()
     assert b'"response":{"subject":"_INBOX.' in out
     assert b'"text":"ok"' in out
-
-
-@pytest.mark.parametrize("other", [("--queue", "q"), ("--stream", "S")])
-def test_matching_is_for_plain_subscriptions(jsm, other):
-    """What excludes it is wrong usage."""
-    assert jsm("sub", "s", "--match-replies", *other).status == 2

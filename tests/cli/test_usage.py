@@ -66,6 +66,8 @@ from fixtures.jsm import run_jsm
         ("sub x --since 1h --start-sequence 3", "exclude each other"),
         ("sub x --all --queue g", "--queue"),
         ("sub x -T", "-T"),
+        ("sub x --match-replies --queue q", "--match-replies excludes"),
+        ("sub x --match-replies --stream S", "--match-replies excludes"),
         ("sub --stream a.b", "a.b"),
         ("sub x --wait soon", "soon"),
     ],
