@@ -22,13 +22,13 @@ import os
 import platform
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from .. import KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
+from .. import ConsumerConfig, KeyValueConfig, RetentionPolicy, StreamConfig, codec, errors
 from ..converters import to_json
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
@@ -217,9 +217,17 @@ class CallQueue:
         js = nc.jetstream()
         self._queues.create(nc, [self.resource(nc)])
         with suppress(errors.ConsumerNotFoundError, errors.StreamNotFoundError):
-            found = js.consumer_info(self.stream, self.consumer).config.metadata
-            check_owner(found, self.stream, self.consumer, self.owner)
+            self.check_owner(js.consumer_info(self.stream, self.consumer).config)
         return js
+
+    def check_owner(self, config: ConsumerConfig) -> None:
+        """Raise `InvalidOptionError` if the consumer of the queue belongs to another program."""
+        found = (config.metadata or {}).get(OWNER)
+        rule = (
+            f"this queue of stream {self.stream} belongs to the program {found!r}, not to {self.owner!r}: "
+            "give the Worker another name"
+        )
+        check_option("name", self.consumer, found in {None, self.owner}, rule)
 
     def prepare(self) -> None:
         """
@@ -297,16 +305,6 @@ class CallQueue:
         for subject in (address.later,) if later else address.both:
             found = delete_on_subject(stream, subject) or found
         return found
-
-
-def check_owner(metadata: Mapping[str, str] | None, stream: str, consumer: str, owner: str) -> None:
-    """Raise `InvalidOptionError` if the consumer of a queue belongs to another program."""
-    found = (metadata or {}).get(OWNER)
-    rule = (
-        f"this queue of stream {stream} belongs to the program {found!r}, not to {owner!r}: "
-        "give the Worker another name"
-    )
-    check_option("name", consumer, found in {None, owner}, rule)
 
 
 class NewCall(NamedTuple):

@@ -59,6 +59,7 @@ _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)/([smh])", re.ASCII)
 #: The bucket, and how long it keeps the key of a limit that is not used.
 LIMITS_BUCKET: Final = "TASK_LIMITS"
 _KEEP: Final = timedelta(days=30)
+LIMITS: Final = KeyValueConfig(bucket=LIMITS_BUCKET, ttl=_KEEP)
 #: The time for which a process gets starts and keeps what it does not use, in seconds.
 SLICE_S: Final = 0.5
 #: The time to live of the part of a process, and the time in which the process uses it, in seconds.
@@ -323,11 +324,6 @@ class LimitUse(NamedTuple):
     rule: SharedLimitRule
     key_of: Callable[[bytes], str]
     """Returns the key in the bucket for the payload of a call."""
-
-
-def limits_resource() -> KeyValueConfig:
-    """Return the config of the bucket."""
-    return KeyValueConfig(bucket=LIMITS_BUCKET, ttl=_KEEP)
 
 
 # --- decisions ----------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from .checks import check_option, check_plain, check_token
 from .context import RunState
 from .errors import NoCallError, Reject, misfit
 from .flows import Flows, place_of
-from .limits import LimitUse, SharedLimitRule, key_of, limits_resource
+from .limits import LIMITS, LimitUse, SharedLimitRule, key_of
 from .openers import Resource
 from .options import OPTIONS, DefinedWorker, QueueOptions, TaskOptions, own_names, refuse_unknown
 from .resources import create_missing, resources_of
@@ -41,7 +41,7 @@ from .retries import Backoff
 from .schedules import LEASES, module_of
 from .source import SOURCE_OPTIONS, Queue, Source, TaskWork, TickRule, Work, WorkOptions
 from .tasks import Task, TaskResult
-from .unique import UniqueCalls, UniqueState, unique_resource
+from .unique import UNIQUE, UniqueCalls, UniqueState
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg
@@ -275,8 +275,8 @@ class TaskQueues:
         leases = () if all(schedule.overlap for schedule in schedules) else (LEASES,)
         buckets = [states.resource() for states in self._states.values()]
         buckets += [states.steps.resource() for states in self._with_steps()]
-        limits = [limits_resource()] if self.worker.shared_limits else []
-        keys = [unique_resource()] if any(task.unique for task in self.tasks.values()) else []
+        limits = [LIMITS] if self.worker.shared_limits else []
+        keys = [UNIQUE] if any(task.unique for task in self.tasks.values()) else []
         return [*streams, *buckets, *leases, *limits, *keys]
 
     @property

@@ -41,7 +41,7 @@ from .checks import check_option, short_digest
 from .context import CallProgress, Context, RunState
 from .errors import NoCallError, Reject, Retry, StateUnknownError
 from .logs import log
-from .openers import Creator, Opener, Resource
+from .openers import Creator, Opener
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg, KeyValue, Stream
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 #: marker would stay for each call.
 UNIQUE_STREAM: Final = "TASK_UNIQUE"
 _SUBJECT: Final = "task-unique"
+UNIQUE: Final = StreamConfig(name=UNIQUE_STREAM, subjects=[f"{_SUBJECT}.>"], max_msgs_per_subject=1)
 #: The values of the option.
 UNIQUE_MODES: Final = ("queued", "until_done")
 #: Time in which a sender stores its message after the key, in seconds, and the delays of looking for it.
@@ -63,11 +64,6 @@ _FAILED: Final = b"failed"
 _DONE: Final = b"done"
 #: Characters of an id that a key cannot have, and the one that introduces their codes.
 _ESCAPED: Final = re.compile(rb"[^-/_.a-zA-Z0-9]")
-
-
-def unique_resource() -> Resource:
-    """Return the config of the stream of the keys."""
-    return StreamConfig(name=UNIQUE_STREAM, subjects=[f"{_SUBJECT}.>"], max_msgs_per_subject=1)
 
 
 class UniqueCalls:
@@ -95,7 +91,7 @@ class UniqueCalls:
         self._opener: Opener[Stream] = Opener(
             task.queue.connection,
             lambda nc: nc.jetstream().get_stream(UNIQUE_STREAM),
-            lambda nc: create(nc, [unique_resource()]),
+            lambda nc: create(nc, [UNIQUE]),
         )
 
     def claim(self, record: CallRecord) -> str:

@@ -587,7 +587,9 @@ class Worker(DefinedWorker):
         refuse_to_run()
         rule = "the worker has none: add one with @handler"
         check_option("handlers", self.handlers, bool(self.handlers), rule)
-        observer = Observer(self.name, self._hooks, self._defer)
+        observer = Observer(
+            self.name, self._hooks, lambda call: self._events.put(RunEvent(call=call))
+        )
         link = supervisor_link()
         for handler in self.handlers:
             handler.check_processes(1 if link is None else link.count)
@@ -613,10 +615,6 @@ class Worker(DefinedWorker):
         if link is not None:
             link.ignore_signals()
         return status
-
-    def _defer(self, call: Callable[[], object]) -> None:
-        """Have the thread of `run` make a call."""
-        self._events.put(RunEvent(call=call))
 
     def snapshot(self) -> Snapshot | None:
         """Return health and numbers of the running worker; ``None``: it does not run."""

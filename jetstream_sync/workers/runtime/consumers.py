@@ -18,7 +18,7 @@ from ...durations import counted
 from ...lease_times import LeaseTimes
 from ...subjects import filter_fields, subject_matches, subjects_overlap
 from ..call_messages import CallAddress, parked_subject
-from ..calls import OWNER, check_owner
+from ..calls import OWNER
 from ..checks import check_option, short_digest
 from ..deliveries import MIN_WAIT_S
 from ..logs import log
@@ -357,7 +357,7 @@ def plan_consumer(js: JetStream, source: Source) -> SetupStep | None:
 def _check_owner(config: ConsumerConfig, source: Source) -> None:
     """Refuse the consumer of the queue of another program."""
     if isinstance(source, Queue):
-        check_owner(config.metadata, source.stream, source.consumer, source.calls.owner)
+        source.calls.check_owner(config)
 
 
 def _check_consumer(config: ConsumerConfig, source: Source) -> None:
