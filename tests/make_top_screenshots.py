@@ -17,7 +17,7 @@ from jetstream_sync.cli.shared.env import Environment
 from jetstream_sync.cli.shared.listings import Lister
 from jetstream_sync.cli.shared.settings import Settings
 from jetstream_sync.cli.top.app import TopApp
-from jetstream_sync.cli.top.data import Collector, TopOptions
+from jetstream_sync.cli.top.data import TopOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Reject, Worker
 
@@ -81,8 +81,7 @@ def main() -> None:
 
         publisher = threading.Thread(target=publish)
         publisher.start()
-        collector = Collector(nc, Lister(settings, nc))
-        app = TopApp(settings, nc, js, collector, TopOptions(interval=0.2, may_change=True))
+        app = TopApp(Lister(settings, nc), TopOptions(interval=0.2, may_change=True))
         asyncio.run(_take(app))
         publisher.join()
         stop.set()

@@ -347,14 +347,13 @@ Play = Callable[[Screen], Awaitable[None]]
 
 
 @pytest.fixture
-def play(nc: Connection, js: JetStream) -> Callable[..., None]:
+def play(nc: Connection) -> Callable[..., None]:
     """Return a function that runs the application for an asynchronous function."""
-    return lambda act, **options: run_top(nc, js, act, **options)
+    return lambda act, **options: run_top(nc, act, **options)
 
 
 def run_top(
     nc: Connection,
-    js: JetStream,
     act: Play,
     *,
     size: tuple[int, int] = (140, 40),
@@ -363,13 +362,7 @@ def run_top(
 ) -> None:
     """Run the application for an asynchronous function."""
     settings = Settings(env=Environment.of_process(), words=[], given={"timeout": timeout})
-    app = TopApp(
-        settings,
-        nc,
-        js,
-        Collector(nc, Lister(settings, nc)),
-        TopOptions(interval=0.1, **options),
-    )
+    app = TopApp(Lister(settings, nc), TopOptions(interval=0.1, **options))
 
     async def main() -> None:
         async with app.run_test(size=size) as pilot:
@@ -583,7 +576,7 @@ def test_a_letter_that_was_published_and_not_removed_is_reported_as_published(pl
 def test_a_thread_that_fails_ends_the_application(nc, monkeypatch):
     """What is on the screen would look current although nothing is read any more."""
     settings = Settings(env=Environment.of_process(), words=[])
-    collector = Collector(nc, Lister(settings, nc))
+    collector = Collector(Lister(settings, nc))
     poller = Poller(nc, collector, 0.01, "both")
     failed = ValueError("a reply that no server sends")
 
@@ -622,7 +615,7 @@ def test_a_tab_shows_the_last_sample_with_its_age():
                 server.resume()
             await screen.until(lambda: not screen.table.note.display)
 
-        run_top(nc, js, act, timeout=1.0)
+        run_top(nc, act, timeout=1.0)
 
 
 def test_tasks_without_a_list_of_streams():
@@ -639,7 +632,7 @@ def test_tasks_without_a_list_of_streams():
         NatsServer(config=config) as server,
         jetstream_sync.connect(server.url, user="a", password="a") as nc,
     ):
-        run_top(nc, nc.jetstream(), act)
+        run_top(nc, act)
 
 
 ACCOUNTS = """
@@ -665,7 +658,7 @@ def test_it_starts_without_a_meta_leader_and_for_a_system_user():
 
         with jetstream_sync.connect(alive.url) as nc:
             wait_until(lambda: "no meta leader" in run_jsm("-s", alive.url, "stream", "ls").err, 30)
-            run_top(nc, nc.jetstream(), reason, timeout=1.0)
+            run_top(nc, reason, timeout=1.0)
         states: dict[str, str] = {}
 
         async def servers(screen: Screen) -> None:
@@ -676,7 +669,7 @@ def test_it_starts_without_a_meta_leader_and_for_a_system_user():
             states.update({str(name): str(state) for name, state, *_ in cells})
 
         with jetstream_sync.connect(alive.url, user="sys", password="sys") as nc:
-            run_top(nc, nc.jetstream(), servers, timeout=1.0)
+            run_top(nc, servers, timeout=1.0)
         assert states == {alive.name: "online", lost.name: "offline"}
 
 

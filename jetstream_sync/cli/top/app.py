@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from rich.text import Text
 from textual import on
@@ -39,6 +39,7 @@ from ...workers import DeadLetter, DeadLetters
 from ..consumers.consumers import info_blocks as consumer_blocks
 from ..messages.view import header_lines
 from ..shared.env import readable, single_line
+from ..shared.listings import Lister
 from ..shared.render import Block, Field, cell, styled
 from ..shared.settings import Settings
 from ..shared.status import one_line
@@ -62,9 +63,6 @@ from .data import (
     View,
     sparkline,
 )
-
-if TYPE_CHECKING:
-    from ... import Connection, JetStream
 
 _GRAPH_WIDTH: Final = 24
 #: Maximum number of rows of a table; the filter and the order choose them.
@@ -391,21 +389,15 @@ class TopApp(App[None]):
         *(Binding(str(n + 1), f"view({n})", show=False) for n in range(len(VIEWS) + 1)),
     ]
 
-    def __init__(
-        self,
-        settings: Settings,
-        nc: Connection,
-        js: JetStream,
-        collector: Collector,
-        options: TopOptions,
-    ) -> None:
+    def __init__(self, lists: Lister, options: TopOptions) -> None:
         super().__init__()
         #: The exit status, if a signal ended the application.
         self.status: int = 0
-        self.poller: Poller = Poller(nc, collector, options.interval, options.view)
-        self._settings = settings
-        self._nc = nc
-        self._js = js
+        collector = Collector(lists, options)
+        self.poller: Poller = Poller(lists.nc, collector, options.interval, options.view)
+        self._settings = lists.settings
+        self._nc = lists.nc
+        self._js = lists.js
         self._options = options
         self._text = options.text
         self._drawn: object = None

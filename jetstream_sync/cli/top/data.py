@@ -330,11 +330,11 @@ class _Progress(TypedDict):
 class Collector:
     """Reads the rows of the views, and keeps the values of their graphs."""
 
-    def __init__(self, nc: Connection, lists: Lister, options: TopOptions | None = None) -> None:
+    def __init__(self, lists: Lister, options: TopOptions | None = None) -> None:
         self._lists = lists
         #: Whether the last refresh waited for servers that did not answer.
         self.has_waited: bool = False
-        self._nc = nc
+        self._nc = lists.nc
         self._js = lists.js
         options = options or TopOptions()
         self._progress, self._mask = options.progress, options.mask

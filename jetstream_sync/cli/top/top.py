@@ -106,9 +106,7 @@ def _live(settings: Settings, options: TopOptions) -> None:
     from .app import TopApp, run_app  # noqa: PLC0415 - needs the extra
 
     with settings.connection(reconnects="always", disconnected_cb=None, reconnected_cb=None) as nc:
-        js = settings.jetstream_on(nc)
-        collector = Collector(nc, Lister(settings, nc), options)
-        run_app(TopApp(settings, nc, js, collector, options))
+        run_app(TopApp(Lister(settings, nc), options))
 
 
 # --- one table ----------------------------------------------------------------------------------
@@ -117,7 +115,7 @@ def _live(settings: Settings, options: TopOptions) -> None:
 def _once(settings: Settings, options: TopOptions) -> None:
     view = options.view
     with settings.connection(reconnects="failover") as nc:
-        collector = Collector(nc, Lister(settings, nc), options)
+        collector = Collector(Lister(settings, nc), options)
         for wait in (options.interval, 0.0):
             frame = collector.collect(view)
             if error := frame.errors.get(STREAMS.name if view == BOTH else view):
