@@ -14,7 +14,7 @@ from fixtures.server import Errors
 from fixtures.threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStream, KeyValue, KeyValueEntry, Watch
+from jetstream_sync import APICall, Connection, JetStream, KeyValue, KeyValueEntry, Watch
 from jetstream_sync.errors import Error, StreamRecreatedError, TimeoutError
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
@@ -335,3 +335,23 @@ def test_reads_do_not_mix_two_buckets(server, kv, monkeypatch, read):
     except (StreamRecreatedError, TimeoutError):
         return  # servers before 2.11 do not tell a consumer that its stream is deleted
     assert sorted(found) == ["b", "x"]
+
+
+def test_markers_of_a_bucket_remove_no_values_of_the_next(nc, kv):
+    """The bucket is created again after the first purge; its values have the revisions of the old markers."""
+    js = nc.jetstream(timeout=LIMIT_S)
+    for key in "abcdef":
+        kv.delete(key)
+    calls: list[str] = []
+
+    def create_again(call: APICall) -> None:
+        calls.append(call.subject)
+        if sum(".PURGE." in subject for subject in calls) == 1 and ".PURGE." in call.subject:
+            js.delete_key_value("B")
+            new = create(js)
+            for key in "abcdef":
+                new.put(key, b"new")
+
+    with pytest.raises(StreamRecreatedError):
+        nc.jetstream(timeout=LIMIT_S, api_cb=create_again).key_value("B").purge_deletes(0)
+    assert js.key_value("B").keys() == [*"abcdef"]

@@ -620,8 +620,8 @@ class KeyValue(ForeignNames):
         Raises:
             InvalidOptionError: ``older_than`` is below 0.
             PendingAcksError: a consumer of the bucket's stream has unacknowledged messages; nothing was removed.
-            StreamRecreatedError: the bucket was deleted and created again, or restored to an earlier state,
-                while its markers were read; none was removed.
+            StreamRecreatedError: the bucket was deleted and created again, or restored to an earlier state, before
+                all was removed.
             Error: otherwise as `watch()`.
 
         """
@@ -636,18 +636,18 @@ class KeyValue(ForeignNames):
                 for entry in watch.initial(self._api.deadline().left())
                 if not entry.has_value and selects_itself(entry.subject)
             ]
-        if not markers:
-            return 0
-        info = self.status().info
-        if info.created != before.created:
-            raise errors.StreamRecreatedError(
-                info.config.name, time_to_ns(before.created), time_to_ns(info.created)
-            )
-        if not force:
+        if markers and not force:
             check_unacknowledged(self._api, self._stream.name, f"{self._subjects.read}>")
-        now = info.ts or datetime.now(timezone.utc)
         removed = 0
         for marker in markers:
+            info = (
+                self.status().info
+            )  # each time: the values of another bucket have the same revisions
+            if info.created != before.created:
+                raise errors.StreamRecreatedError(
+                    info.config.name, time_to_ns(before.created), time_to_ns(info.created)
+                )
+            now = info.ts or datetime.now(timezone.utc)
             old = not age_s or (now - marker.created).total_seconds() >= age_s
             # Everything before this sequence: never a value that was written after the marker.
             end = marker.revision + 1 if old else marker.revision
