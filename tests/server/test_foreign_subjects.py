@@ -6,7 +6,7 @@ import base64
 
 import pytest
 from fixtures.rawnats import RawPeer
-from fixtures.threads import SCALE
+from fixtures.threads import SCALE, wait_until
 
 from jetstream_sync import JetStream
 from jetstream_sync.server import NatsServer
@@ -130,6 +130,7 @@ def test_a_header_block_without_an_end_among_last_messages(js: JetStream, peer: 
     kv = js.create_key_value(bucket="FOREIGN", storage="memory")
     kv.put("a", b"1")
     publish(peer, b"$KV.FOREIGN.b", b"2", b"none")
+    wait_until(lambda: kv.status().values == 2)  # stored after the PONG
     assert {key: entry.value for key, entry in kv.get_many(">").items()} == {"a": b"1", "b": b"2"}
     assert kv["b"] == b"2"
     stream = js.get_stream("KV_FOREIGN")
