@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from django.db import IntegrityError, models, transaction
 from django.utils import timezone
@@ -19,6 +19,7 @@ from django.utils import timezone
 from .. import Headers, errors
 from ..headers import MSG_ID, encode_headers
 from ..subjects import check_publish_subject
+from ..workers.checks import check_option
 from ..workers.dead_letters import one_line
 from ..workers.logs import log
 from .config import Config
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from ..workers import Context
 
 __all__ = ["DeadLetter", "Inbox", "Outbox", "OutboxState"]
+
+#: Length of the column of message ids; SQLite would take longer ones.
+_MAX_ID: Final = 255
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Outbox(models.Model):
     subject: str = models.TextField()
     payload: bytes = models.BinaryField()
     headers: dict[str, list[str]] = models.JSONField(default=dict)
-    msg_id: str = models.CharField(max_length=255)
+    msg_id: str = models.CharField(max_length=_MAX_ID)
     created_at: datetime = models.DateTimeField(default=timezone.now)
     # Defaults of the database: during a deploy, processes with the former code store rows without them.
     attempts: int = models.PositiveIntegerField(default=0, db_default=0)
@@ -98,12 +102,15 @@ class Outbox(models.Model):
 
         Raises:
             BadSubjectError, InvalidHeaderError: the message is invalid; nothing was stored.
+            InvalidOptionError: the message id has more than 255 characters.
             MaxPayloadError: it is larger than ``max_payload`` of the setting ``JETSTREAM``.
 
         """
         # A random id, because the primary keys of two databases with one stream are the same.
         msg_id = f"outbox/{uuid.uuid4().hex}" if msg_id is None else msg_id
         found = Headers(headers or {})
+        rule = f"must have at most {_MAX_ID} characters"
+        check_option("msg_id", msg_id, len(str(msg_id)) <= _MAX_ID, rule)
         row = cls(
             subject=check_publish_subject(subject),
             payload=bytes(payload),

@@ -522,6 +522,10 @@ def test_what_cannot_be_published_is_refused_at_once(database):
         Outbox.publish("a", headers={"a:b": "1"}, using=database)
     with pytest.raises(TypeError):
         Outbox.publish("a", "text", using=database)
+    with pytest.raises(InvalidOptionError, match="at most 255 characters"):
+        Outbox.publish("a", using=database, msg_id="x" * 256)
+    Outbox.publish("a", using=database, msg_id="x" * 255)
+    Outbox.objects.using(database).all().delete()
     # The limit is that of the server, whose headers count too.
     with pytest.raises(MaxPayloadError) as caught:
         Outbox.publish("a", bytes(2**20), using=database, msg_id="m")
