@@ -333,7 +333,6 @@ class PushSubscribeAPI:
         api = self._api
         stream = find_stream(api, request)
         info = find_consumer(api, stream, request)
-        created = False
         if info is None:
             config, own_name = with_name(request.new_config(api.core.table.new_inbox()))
             # Subscribe before the consumer exists, so that the server sees an existing subscriber, and
@@ -344,15 +343,13 @@ class PushSubscribeAPI:
                     info, created = create_or_find(api, stream, request, config)
                     if created:
                         subscription._set_consumer(info, created=True)
+                        return subscription
             except BaseException:
-                created = False
+                subscription._abandon()
                 raise
-            finally:
-                if not created:
-                    subscription._abandon()
-        if not created:
-            subscription = PushSubscription(api, stream, info.config, options)
-            subscription._set_consumer(info, created=False)
+            subscription._abandon()
+        subscription = PushSubscription(api, stream, info.config, options)
+        subscription._set_consumer(info, created=False)
         return subscription
 
 
