@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 NS_PER_S: Final = 1_000_000_000
 #: Maximum timeout in seconds that locks accept, about 292 years.
 MAX_TIMEOUT_S: Final = 9e9
+#: The longest time to live of a message in seconds, 200 years. The server adds it to the time of the message as
+#: nanoseconds in 64 bits: a message whose end is after the year 2262 expires at once.
+MAX_TTL_S: Final = 200 * 365 * 86_400
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_NS: Final = 2**63 - 1
 _RFC3339: Final = re.compile(

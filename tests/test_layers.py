@@ -37,8 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "declare": {"names", "base"},
     # Public names, and differences: see `test_the_worker_runtime_uses_public_names`.
     "workers": {"names", "base", "declare", "net"},
-    # A cached value may end later than any message.
-    "django": {"base", "names", "net", "api", "workers"},
+    "django": {"base", "names", "net", "workers"},
     "flask": {"base", "names", "workers"},
     # The files that are not stored when they are collected are those of the object store.
     # The subjects of objects are their directory.
@@ -109,7 +108,6 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("services", "net"): {"net.clock"},
     ("workers", "net"): {"net.clock"},
     ("django", "net"): {"net.clock"},
-    ("django", "api"): {"api.publish"},
     ("pytest_plugin", "net"): {"net.clock"},
     # Requests are read as the parser delivers them.
     ("services", "protocol"): {"protocol.parser"},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
 
 from .. import errors, speedups
 from ..codec import loads
-from ..durations import NS_PER_S, check_time, duration, duration_to_ns, time_to_text
+from ..durations import MAX_TTL_S, NS_PER_S, check_time, duration, duration_to_ns, time_to_text
 from ..exact import exact
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 #: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
 NEVER: Final = "never"
-#: The longest time to live in seconds, 200 years. The server adds it to the time of the message as nanoseconds in 64 bits:
-#: a message whose end is after the year 2262 expires at once.
-MAX_TTL_S: Final = 200 * 365 * 86_400
 
 LAST_SEQUENCE: Final = 2**64 - 1
 #: Fields of a cron expression; the first of six is for seconds.

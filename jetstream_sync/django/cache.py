@@ -41,7 +41,7 @@ from .. import (
     StreamConfig,
     errors,
 )
-from ..api.publish import MAX_TTL_S
+from ..durations import MAX_TTL_S
 from ..exact import exact
 from ..net.clock import BackoffDelay, Deadline
 from ..subjects import KEYS_PREFIX, KV_PREFIX
