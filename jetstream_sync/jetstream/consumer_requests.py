@@ -105,9 +105,21 @@ def stranded_msg(api: APIRequests, stream: str, name: str) -> StoredMsg | None:
             return None
         # It may have been acknowledged a moment ago.
         if before is not None and before.seq == first.seq:
-            return first
+            return None if _is_held(api, stream, name, first, deadline) else first
         before = first
         api.core.wait_closed(deadline.sooner(_REMOVAL_S).left() or 0.0)
+
+
+def _is_held(
+    api: APIRequests, stream: str, name: str, message: StoredMsg, deadline: Deadline
+) -> bool:
+    """Return whether another consumer than the named one, such as that of a mirror, still needs a message."""
+    return any(
+        info.name != name
+        and info.ack_floor.stream_seq < message.seq
+        and any(subjects_overlap(message.subject, own) for own in filters_of(info))
+        for info in api.infos(ConsumerInfo, "CONSUMER", "consumers", (stream,), deadline=deadline)
+    )
 
 
 def check_unacknowledged(api: APIRequests, stream: str, subject: str) -> None:

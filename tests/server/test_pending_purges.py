@@ -9,7 +9,7 @@ import pytest
 from fixtures.jsm import Jsm
 from fixtures.threads import wait_until
 
-from jetstream_sync import JetStream, PullConsumer, Stream, errors
+from jetstream_sync import JetStream, PullConsumer, Stream, StreamSource, errors
 
 WAIT_S = 1.0
 
@@ -208,3 +208,22 @@ def test_jsm_server_check_reports_stranded_messages(js, stream_name, jsm: Jsm):
     assert shown.status == 2
     assert "message 1 of the work queue" in shown.out
     assert "create it again" in shown.out
+
+
+def test_what_a_mirror_has_not_read_is_not_stranded(js, stream_name):
+    """A work queue keeps an acknowledged message until its mirror has it, for a second on nats-server 2.15."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention="workqueue"
+    )
+    consumer = stream.create_consumer(durable_name="C")
+    mirror = js.create_stream(name=f"{stream_name}_M", mirror=StreamSource(name=stream_name))
+    js.publish(f"{stream_name}.a", b"")
+    wait_until(lambda: mirror.info().state.messages == 1, 20)
+    consumer.next(timeout=2).ack_sync()
+    for _ in range(3):
+        for number in range(20):
+            js.publish(f"{stream_name}.a", b"%d" % number)
+        for message in consumer.fetch(20, timeout=2):
+            message.ack_sync()
+        assert consumer.stranded() is None
+    js.delete_stream(f"{stream_name}_M")
