@@ -60,6 +60,10 @@ _NOT_STORED: Final = (
 )
 
 
+#: What the names of the consumers of mirrors and of streams with sources begin with.
+_COPYING: Final = ("JS_MIRROR_", "JS_SRC_")
+
+
 class _UnknownCalls(RunState):
     """The states of calls of unknown tasks: any of the buckets may have them."""
 
@@ -293,6 +297,16 @@ class TaskQueues:
                 if js.key_value(bucket).status().config.storage == StorageType.MEMORY:
                     text = "is in memory: a restart of the server forgets steps"
                     found.append(f"bucket {bucket!r} {text}")
+        return found
+
+    def copied_streams(self, js: JetStream) -> list[str]:
+        """Return the streams of queues that another stream copies, as sentences; servers before 2.15 do not show that."""
+        found = []
+        for name in sorted({queue.stream for queue in self.in_use}):
+            with suppress(errors.StreamNotFoundError, errors.PermissionsError):
+                if any(item.startswith(_COPYING) for item in js.consumer_names(name)):
+                    text = "has a mirror, or is a source: the server removes copied calls that are delayed"
+                    found.append(f"stream {name!r} {text}")
         return found
 
     def _with_steps(self) -> list[CallBucket]:

@@ -734,7 +734,7 @@ class Worker(DefinedWorker):
         occupied = occupied_buckets(js, resources)
         for name, text in occupied.items():
             problems.append((f"{name}: ", errors.BucketExistsError.found_here(text)))
-        warnings += self.queues.volatile_buckets(js)
+        warnings += [*self.queues.volatile_buckets(js), *self.queues.copied_streams(js)]
         for step in plan_resources(js, resources):
             if step.name in occupied:
                 continue

@@ -9,7 +9,14 @@ import pytest
 from fixtures.threads import wait_until
 from fixtures.worker import running
 
-from jetstream_sync import InvalidOptionError, JetStream, KeyValueConfig, StreamConfig, connect
+from jetstream_sync import (
+    InvalidOptionError,
+    JetStream,
+    KeyValueConfig,
+    StreamConfig,
+    StreamSource,
+    connect,
+)
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
@@ -146,3 +153,23 @@ def test_filters_that_cannot_match_are_reported(js, fresh_server):
     result = worker.check()
     assert result.status == 2
     assert "stream TASKS has no subject that matches tasks.tests.default.*.*" in result.errors[0]
+
+
+def test_check_names_a_stream_of_calls_that_another_stream_copies(js, fresh_server):
+    """The server removes what is copied and what no consumer selects, such as a delayed call."""
+    worker = Worker(fresh_server.url, name="copied")
+
+    @worker.task
+    def add(_: int) -> None:
+        pass
+
+    add.apply_async((1,), countdown=600)
+    tasks = js.get_stream("TASKS")
+    assert tasks.info().state.messages == 1
+    assert not [text for text in worker.check().warnings if "mirror" in text]
+    js.create_stream(name="COPY", mirror=StreamSource(name="TASKS"))
+    wait_until(lambda: tasks.info().state.messages == 0, 10)
+    found = [text for text in worker.check().warnings if "mirror" in text]
+    assert found == [
+        "stream 'TASKS' has a mirror, or is a source: the server removes copied calls that are delayed"
+    ]
