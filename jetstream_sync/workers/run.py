@@ -149,7 +149,7 @@ class WorkerRun:
         if not self._start():
             return self._status
         self._wait_for_stop(burst=burst)
-        self._monitor.phase = WorkerPhase.STOPPING
+        self._monitor.enter(WorkerPhase.STOPPING)
         self._monitor.tell_systemd()
         self._observer.emit("drain")
         clean = self._drain(Deadline(self._worker.drain_timeout))
@@ -277,7 +277,7 @@ class WorkerRun:
         log.info(
             "worker %r is ready: %s", self._worker.name, counted(len(self._runners), "handler")
         )
-        self._monitor.phase = WorkerPhase.RUNNING
+        self._monitor.enter(WorkerPhase.RUNNING)
         self._observer.emit("ready")
         if self._link is not None:
             self._link.processes = lambda: [pid for pool in self._pools for pid in pool.pids]
@@ -344,7 +344,7 @@ class WorkerRun:
                 "%s did not end in time; messages are returned", counted(abandoned, "handler")
             )
             self._settlements.wait_confirmed(Deadline(_LAST_FLUSH_S))
-        self._monitor.phase = WorkerPhase.STOPPED
+        self._monitor.enter(WorkerPhase.STOPPED)
         self._shared.shared_limits.stop()
         self._reporter.stop()
         for pool in self._pools:

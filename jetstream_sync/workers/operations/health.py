@@ -88,6 +88,10 @@ class HealthSource:
         """Return the reasons why the process should be restarted; empty: it is alive."""
         raise NotImplementedError
 
+    def enter(self, phase: WorkerPhase) -> None:
+        """Begin a phase."""
+        self.phase = phase
+
     def tell_systemd(self) -> None:
         """Report a new state, and reset the watchdog if that is due and the worker is alive; call it often."""
         if not self._socket:
@@ -207,11 +211,11 @@ class Processes(HealthSource):
         with self._lock:
             self._current[number] = snapshot, time.monotonic()
         if self.phase is WorkerPhase.STARTING and not self.not_ready():
-            self.phase = WorkerPhase.RUNNING
+            self.enter(WorkerPhase.RUNNING)
 
     def stop(self) -> None:
         """Report that the supervisor is stopping."""
-        self.phase = WorkerPhase.STOPPING
+        self.enter(WorkerPhase.STOPPING)
         self.tell_systemd()
 
     def end(self, number: int) -> None:

@@ -754,7 +754,7 @@ class Router(Outcomes):
         run_again: Callable[[LeasedMessage], object],
     ) -> None:
         super().__init__(queue.unknown, queue, shared)
-        self.observer = shared.observer.of(queue)
+        self.observer: WorkObserver = shared.observer.of(queue)
         self._queue = queue
         #: Number of deliveries of calls of unknown tasks, by task.
         self.unknown_tasks: dict[str, int] = {}

@@ -14,7 +14,7 @@ class Command(WorkerCommand):
     """Check streams, consumers, options and permissions of a worker."""
 
     help = "Check that the worker can run. No message is read, and nothing is changed."
-    flags = (
+    flags: tuple[tuple[str, str], ...] = (
         (
             "--verify",
             "Compare the calls of tasks with their messages, states and dead letters instead.",

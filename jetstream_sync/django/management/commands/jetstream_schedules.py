@@ -12,7 +12,7 @@ class Command(WorkerCommand):
     """List the schedules of a worker, or delete unused ones."""
 
     help = "List the schedules of the worker; --prune deletes those that it does not define."
-    flags = (("--prune", "delete schedules in the state 'unused'"),)
+    flags: tuple[tuple[str, str], ...] = (("--prune", "delete schedules in the state 'unused'"),)
 
     def use(self, options: dict[str, Any]) -> None:
         """List the schedules, as ``jsm worker schedules`` does."""

@@ -13,7 +13,9 @@ class Command(WorkerCommand):
     """Create and update the streams, buckets and consumers of a worker."""
 
     help = "Create the streams, buckets and consumers of the worker, and update those that differ."
-    flags = (("--check", "Show the changes and make none; exit with status 1 if there are any."),)
+    flags: tuple[tuple[str, str], ...] = (
+        ("--check", "Show the changes and make none; exit with status 1 if there are any."),
+    )
 
     def use(self, options: dict[str, Any]) -> None:
         """Show each step, and make it."""
