@@ -99,7 +99,8 @@ class PullConsumer(ForeignNames):
         That is a message that it selects, at or below its ack floor; a fault of nats-server causes it, see
         :ref:`purge-fault`. To deliver such messages, delete the consumer and create it again with the same config.
         ``None``: there is none, the stream is no work queue, or the consumer has a ``max_deliver``, whose
-        messages stay there as well. If there seems to be one, it is looked up again half a second later.
+        messages stay there as well. If there seems to be one, it is looked up again half a second later, and does
+        not count while another consumer, such as that of a mirror, still needs it.
 
         Raises:
             Error: as `info()`.

@@ -640,9 +640,8 @@ class KeyValue(ForeignNames):
             check_unacknowledged(self._api, self._stream.name, f"{self._subjects.read}>")
         removed = 0
         for marker in markers:
-            info = (
-                self.status().info
-            )  # each time: the values of another bucket have the same revisions
+            # Each time: the values of a bucket that was created again have the same revisions.
+            info = self.status().info
             if info.created != before.created:
                 raise errors.StreamRecreatedError(
                     info.config.name, time_to_ns(before.created), time_to_ns(info.created)
